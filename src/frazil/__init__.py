@@ -1,0 +1,78 @@
+"""Frazil: a streaming log whose history is an Apache Iceberg table.
+
+    import frazil
+
+    with frazil.open("frazil-data") as storage:
+        orders = storage.topic("/default/orders")
+        orders.publish("tea", key="anna")
+        for message in orders.read("earliest"):
+            print(message.offset, message.payload)
+
+`frazil.aio` has the same for asyncio.
+"""
+
+from frazil.core.errors import (
+    BatchTooLarge,
+    Closed,
+    CorruptLog,
+    DiskBudgetExceeded,
+    DiskFull,
+    EncodingFailed,
+    FolderInUse,
+    FrazilError,
+    InvalidInput,
+    InvalidName,
+    InvalidPosition,
+    InvalidSettings,
+    LogFailed,
+    MessageTooLarge,
+    OffsetOutOfRange,
+    Overloaded,
+    SchemaMismatch,
+    TopicExists,
+    TopicNotFound,
+    TryLater,
+)
+from frazil.core.offsets import OffsetRange
+from frazil.core.rows import Message
+from frazil.core.settings import RetentionSettings, Settings, SyncMode, WalSettings
+from frazil.log.publishing import Outgoing
+from frazil.log.storage import Storage
+from frazil.log.storage import open_storage as open  # noqa: A004 - `frazil.open` reads as it should
+from frazil.log.topic import Topic, TopicStats
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BatchTooLarge",
+    "Closed",
+    "CorruptLog",
+    "DiskBudgetExceeded",
+    "DiskFull",
+    "EncodingFailed",
+    "FolderInUse",
+    "FrazilError",
+    "InvalidInput",
+    "InvalidName",
+    "InvalidPosition",
+    "InvalidSettings",
+    "LogFailed",
+    "Message",
+    "MessageTooLarge",
+    "OffsetOutOfRange",
+    "OffsetRange",
+    "Outgoing",
+    "Overloaded",
+    "RetentionSettings",
+    "SchemaMismatch",
+    "Settings",
+    "Storage",
+    "SyncMode",
+    "Topic",
+    "TopicExists",
+    "TopicNotFound",
+    "TopicStats",
+    "TryLater",
+    "WalSettings",
+    "open",
+]

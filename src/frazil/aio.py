@@ -1,0 +1,173 @@
+"""The log for asyncio: the same names as `frazil`, awaited. A thin face over the same threads.
+
+storage = await frazil.aio.open("frazil-data")
+orders = await storage.topic("/default/orders")
+offset = await orders.publish("tea")
+async for message in orders.read("earliest", follow=True):
+    ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from frazil.core.errors import Closed
+from frazil.core.offsets import OffsetRange
+from frazil.core.rows import Message, to_messages
+from frazil.core.settings import RetentionSettings, Settings
+from frazil.log.group import Part
+from frazil.log.positions import Start
+from frazil.log.publishing import Outgoing
+from frazil.log.reader import BatchReader
+from frazil.log.storage import Storage as _Storage
+from frazil.log.storage import open_storage
+from frazil.log.topic import Topic as _Topic
+from frazil.log.topic import TopicStats
+
+__all__ = ["Storage", "Topic", "open"]
+
+
+async def open(where: str | os.PathLike[str] | Settings | None = None) -> Storage:  # noqa: A001 - as in `frazil`
+    """Open a data folder, made if it is not there; `None` keeps everything in memory."""
+    return Storage(await asyncio.to_thread(open_storage, where))
+
+
+class Storage:
+    def __init__(self, storage: _Storage) -> None:
+        self._storage = storage
+
+    async def topic(self, name: str, *, schema: pa.Schema | None = None, create: bool = True) -> Topic:
+        return Topic(await asyncio.to_thread(self._storage.topic, name, schema=schema, create=create))
+
+    async def create_topic(
+        self, name: str, *, schema: pa.Schema | None = None, retention: RetentionSettings | None = None
+    ) -> Topic:
+        return Topic(await asyncio.to_thread(self._storage.create_topic, name, schema=schema, retention=retention))
+
+    async def delete_topic(self, name: str) -> None:
+        await asyncio.to_thread(self._storage.delete_topic, name)
+
+    async def topics(self) -> list[str]:
+        return await asyncio.to_thread(self._storage.topics)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._storage.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class Topic:
+    """Publish to and read from one topic, from as many tasks as you like, on one event loop."""
+
+    def __init__(self, topic: _Topic) -> None:
+        self._topic = topic
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def name(self) -> str:
+        return self._topic.name
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        return self._topic.schema
+
+    async def publish(
+        self, payload: bytes | str, *, key: bytes | str | None = None, attributes: Mapping[str, str] | None = None
+    ) -> int:
+        """Append one message and return its offset once it is durable. A cancelled call may still be stored."""
+        part, index = self._topic.begin_publish(payload, key, attributes)
+        future: asyncio.Future[int] = self._loop.create_future()
+        part.listen(self._settled, (future, index))
+        return await future
+
+    async def publish_many(self, messages: Iterable[bytes | str | Outgoing] | pa.RecordBatch) -> OffsetRange:
+        """Append all or nothing, as one batch, and return its offsets once it is durable."""
+        part = self._topic.begin_publish_many(messages)
+        future: asyncio.Future[int] = self._loop.create_future()
+        part.listen(self._settled, (future, 0))
+        first = await future
+        return OffsetRange(first, first + part.count)
+
+    def read(
+        self, start: Start = "earliest", *, end: int | None = None, follow: bool = False
+    ) -> AsyncIterator[Message]:
+        """Messages from `start` up to `end`, or what is there now; with `follow`, also all that comes."""
+        self._topic.check_is_message_topic()
+        return _messages(self.read_batches(start, end=end, follow=follow))
+
+    def read_batches(
+        self, start: Start = "earliest", *, end: int | None = None, follow: bool = False
+    ) -> AsyncIterator[pa.RecordBatch]:
+        """The same as Arrow batches, each row with its `_offset` and `_append_time`."""
+        if isinstance(start, datetime):  # a time is looked up on the disk, so not here on the loop
+            return self._batches(asyncio.to_thread(self._topic.read_batches, start, end=end, follow=follow))
+        return self._batches(self._topic.read_batches(start, end=end, follow=follow))
+
+    async def _batches(self, made: BatchReader | Coroutine[Any, Any, BatchReader]) -> AsyncIterator[pa.RecordBatch]:
+        reader = made if isinstance(made, BatchReader) else await made
+        try:
+            while not reader.finished:
+                batch = reader.poll(cached_only=True)
+                if batch is None and not reader.waits:
+                    batch = await asyncio.to_thread(reader.poll)
+                if batch is not None:
+                    yield batch
+                elif reader.waits:
+                    await self._wait(reader)
+        finally:
+            reader.close()
+
+    async def stats(self) -> TopicStats:
+        return self._topic.stats()
+
+    async def sync(self) -> int:
+        return await asyncio.to_thread(self._topic.sync)
+
+    async def _wait(self, reader: BatchReader) -> None:
+        """Register, look again, and only then wait: so no move of the end is missed."""
+        more = asyncio.Event()
+        tail = self._topic.log.tail
+
+        def wake() -> None:
+            self._loop.call_soon_threadsafe(more.set)
+
+        tail.add(wake)
+        try:
+            if reader.waits:
+                if self._topic.log.closed:
+                    raise Closed(f"the log of {self.name}")
+                await more.wait()
+        finally:
+            tail.discard(wake)
+
+    def _settled(self, part: Part, tokens: list[Any]) -> None:
+        """Called by a committer: one hop to the loop for all callers of a group."""
+        self._loop.call_soon_threadsafe(_resolve, part, tokens)
+
+
+def _resolve(part: Part, tokens: list[tuple[asyncio.Future[int], int]]) -> None:
+    for future, index in tokens:
+        if not future.done():
+            if part.error is not None:
+                future.set_exception(part.error)
+            else:
+                future.set_result(part.first_offset + index)
+
+
+async def _messages(batches: AsyncIterator[pa.RecordBatch]) -> AsyncIterator[Message]:
+    async for batch in batches:
+        for message in to_messages(batch):
+            yield message

@@ -1,0 +1,209 @@
+"""The seam to the disk: every call of the operating system that touches the log goes through here.
+
+`Disk` and `File` are small enough to be written again: `LocalDisk` is the real one, `MemoryDisk`
+(`frazil.core.memory_disk`) keeps all in RAM, and `frazil.testing.FaultyDisk` forgets what was never synced.
+This is the only module that may sync a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from typing_extensions import Buffer
+
+from frazil.core.errors import FolderInUse
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errors of a write that mean 'full', which passes, rather than 'broken', which does not."""
+
+_VECTORS_MAX = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    name: str
+    is_folder: bool
+    size_bytes: int
+
+
+class File(Protocol):
+    def write(self, pieces: Sequence[Buffer], position: int) -> None:
+        """Write all pieces, one after another, from `position` on; an error may leave a part written."""
+        ...
+
+    def read(self, length: int, position: int) -> bytes:
+        """Up to `length` bytes; fewer only at the end of the file."""
+        ...
+
+    def allocate(self, position: int, length: int) -> None:
+        """Make room, read as zeros, so that later writes need no new blocks."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None:
+        """Return only when all that was written is on the device."""
+        ...
+
+    def size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    def open(self, path: Path, mode: Literal["read", "write", "create"]) -> File:
+        """`create` fails if the file is there; `write` and `read` fail if it is not."""
+        ...
+
+    def list(self, folder: Path) -> list[Entry]:
+        """What is in a folder, in no order; an absent folder is FileNotFoundError."""
+        ...
+
+    def make_folder(self, folder: Path) -> None:
+        """Make a folder and its parents, durably; one that is there is fine."""
+        ...
+
+    def sync_folder(self, folder: Path) -> None:
+        """Make the names in a folder durable: files made, renamed or removed."""
+        ...
+
+    def rename(self, source: Path, target: Path) -> None: ...
+
+    def remove(self, path: Path) -> None: ...
+
+    def remove_folder(self, folder: Path) -> None: ...
+
+    def lock(self, path: Path) -> FolderLock:
+        """Own a folder through a lock file, or raise `FolderInUse` with the owner's pid."""
+        ...
+
+
+class FolderLock(Protocol):
+    def release(self) -> None: ...
+
+
+class LocalDisk:
+    """The real disk, through plain system calls."""
+
+    def open(self, path: Path, mode: Literal["read", "write", "create"]) -> File:
+        flags = {
+            "read": os.O_RDONLY,
+            "write": os.O_RDWR,
+            "create": os.O_RDWR | os.O_CREAT | os.O_EXCL,
+        }[mode]
+        return _LocalFile(os.open(path, flags | os.O_CLOEXEC, 0o640))
+
+    def list(self, folder: Path) -> list[Entry]:
+        entries = []
+        with os.scandir(folder) as found:
+            for item in found:
+                try:
+                    status = item.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue  # removed while we looked: it is not in the folder
+                entries.append(Entry(item.name, stat.S_ISDIR(status.st_mode), status.st_size))
+        return entries
+
+    def make_folder(self, folder: Path) -> None:
+        if folder.is_dir():
+            return
+        self.make_folder(folder.parent)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o750)
+        self.sync_folder(folder.parent)
+
+    def sync_folder(self, folder: Path) -> None:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def rename(self, source: Path, target: Path) -> None:
+        os.rename(source, target)
+
+    def remove(self, path: Path) -> None:
+        os.unlink(path)
+
+    def remove_folder(self, folder: Path) -> None:
+        os.rmdir(folder)
+
+    def lock(self, path: Path) -> FolderLock:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = os.pread(fd, 32, 0).strip()
+            os.close(fd)
+            raise FolderInUse(str(path.parent), int(pid) if pid.isdigit() else None) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+        return _LocalLock(fd)
+
+
+class _LocalLock:
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.ftruncate(self._fd, 0)
+            os.close(self._fd)
+            self._fd = -1
+
+
+class _LocalFile:
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def write(self, pieces: Sequence[Buffer], position: int) -> None:
+        views = [memoryview(piece).cast("B") for piece in pieces]
+        while views:
+            written = os.pwritev(self._fd, views[:_VECTORS_MAX], position)
+            position += written
+            while views and written >= len(views[0]):
+                written -= len(views[0])
+                del views[0]
+            if views and written:
+                views[0] = views[0][written:]
+
+    def read(self, length: int, position: int) -> bytes:
+        data = os.pread(self._fd, length, position)
+        if len(data) == length or not data:
+            return data
+        pieces = [data]  # a short read may be a signal or the end; only an empty one is the end
+        got = len(data)
+        while got < length and (more := os.pread(self._fd, length - got, position + got)):
+            pieces.append(more)
+            got += len(more)
+        return b"".join(pieces)
+
+    def allocate(self, position: int, length: int) -> None:
+        os.posix_fallocate(self._fd, position, length)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()

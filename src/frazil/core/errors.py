@@ -1,0 +1,212 @@
+"""Every error a caller can meet, grouped by what the caller can do about it.
+
+FrazilError
+├── InvalidInput            mend the call; nothing was written
+│   ├── InvalidName
+│   ├── InvalidSettings
+│   ├── MessageTooLarge
+│   ├── BatchTooLarge
+│   ├── SchemaMismatch
+│   ├── InvalidPosition
+│   └── OffsetOutOfRange
+├── TopicNotFound           create it, or mend the name
+├── TopicExists             use the one that is there
+├── TryLater                the same call may succeed later; nothing was written
+│   ├── Overloaded
+│   ├── DiskFull
+│   └── DiskBudgetExceeded
+├── EncodingFailed          rows could not be turned into Arrow (no memory); nothing was written
+├── FolderInUse             another process owns the data folder
+├── LogFailed               the disk failed; restart to recover what was acknowledged
+├── CorruptLog              the bytes are wrong; look at `frazil log check`
+└── Closed                  the storage was closed
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class FrazilError(Exception):
+    """The root of all errors; `fields` holds what a program needs, the message what a person needs."""
+
+    code: ClassVar[str] = "error"
+
+    def __init__(self, message: str, **fields: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields = fields
+
+    def __getattr__(self, name: str) -> Any:
+        fields = self.__dict__.get("fields", {})
+        if name in fields:
+            return fields[name]
+        raise AttributeError(name)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"error": self.code, "message": self.message, **self.fields}
+
+
+class InvalidInput(FrazilError):
+    """The call itself is wrong; nothing was written."""
+
+    code = "invalid_input"
+
+
+class InvalidName(InvalidInput):
+    code = "invalid_name"
+
+
+class InvalidSettings(InvalidInput):
+    code = "invalid_settings"
+
+
+class MessageTooLarge(InvalidInput):
+    code = "message_too_large"
+
+    def __init__(self, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(
+            f"the message has {size_bytes} bytes, more than message_bytes_max = {limit_bytes}",
+            size_bytes=size_bytes,
+            limit_bytes=limit_bytes,
+        )
+
+
+class BatchTooLarge(InvalidInput):
+    code = "batch_too_large"
+
+    def __init__(self, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(
+            f"the batch has {size_bytes} bytes, more than batch_bytes_max = {limit_bytes}; send it in smaller batches",
+            size_bytes=size_bytes,
+            limit_bytes=limit_bytes,
+        )
+
+
+class SchemaMismatch(InvalidInput):
+    code = "schema_mismatch"
+
+
+class InvalidPosition(InvalidInput):
+    code = "invalid_position"
+
+
+class OffsetOutOfRange(InvalidInput):
+    """The log no longer has, or does not yet have, that offset."""
+
+    code = "offset_out_of_range"
+
+    def __init__(self, topic: str, offset: int, first: int, end: int) -> None:
+        super().__init__(
+            f"{topic} has offsets {first} up to {end}, not {offset}",
+            topic=topic,
+            offset=offset,
+            first=first,
+            end=end,
+        )
+
+
+class TopicNotFound(FrazilError):
+    code = "topic_not_found"
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"there is no topic {topic}; make it with: frazil topics create {topic}", topic=topic)
+
+
+class TopicExists(FrazilError):
+    code = "topic_exists"
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"the topic {topic} exists already", topic=topic)
+
+
+class TryLater(FrazilError):
+    """Nothing was written; the same call may succeed later."""
+
+    code = "try_later"
+
+
+class Overloaded(TryLater):
+    """A bounded queue is full: that is back-pressure, not a failure."""
+
+    code = "overloaded"
+
+    def __init__(self, queue: str, limit_bytes: int, retry_after_ms: int) -> None:
+        super().__init__(
+            f"the {queue} queue is full ({limit_bytes} bytes); try again in {retry_after_ms} ms",
+            queue=queue,
+            limit_bytes=limit_bytes,
+            retry_after_ms=retry_after_ms,
+        )
+
+
+class DiskFull(TryLater):
+    code = "disk_full"
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"no room on the disk for {path} ({reason}); publishing goes on once there is", path=path, reason=reason
+        )
+
+
+class DiskBudgetExceeded(TryLater):
+    code = "disk_budget_exceeded"
+
+    def __init__(self, used_bytes: int, wanted_bytes: int, limit_bytes: int) -> None:
+        super().__init__(
+            f"the data folder holds {used_bytes} bytes and {wanted_bytes} more would pass disk_bytes_max = "
+            f"{limit_bytes}; raise it, or shorten the retention",
+            used_bytes=used_bytes,
+            wanted_bytes=wanted_bytes,
+            limit_bytes=limit_bytes,
+        )
+
+
+class EncodingFailed(FrazilError):
+    code = "encoding_failed"
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(f"rows for {topic} could not be encoded: {reason}", topic=topic, reason=reason)
+
+
+class FolderInUse(FrazilError):
+    code = "folder_in_use"
+
+    def __init__(self, folder: str, pid: int | None) -> None:
+        owner = f"process {pid}" if pid else "another process"
+        super().__init__(f"{folder} is in use by {owner}; stop it first, or use another folder", folder=folder, pid=pid)
+
+
+class LogFailed(FrazilError):
+    """A sync or write failed: what is on the disk is unknown, so nothing more is acknowledged."""
+
+    code = "log_failed"
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(
+            f"the log of {topic} failed ({reason}) and takes no more messages; "
+            "reads go on, and a restart recovers everything that was acknowledged",
+            topic=topic,
+            reason=reason,
+        )
+
+
+class CorruptLog(FrazilError):
+    """Bytes that must be right are not; nothing is cut or skipped without `frazil log repair`."""
+
+    code = "corrupt_log"
+
+    def __init__(self, path: str, position: int, reason: str) -> None:
+        super().__init__(
+            f"{path} is corrupt at byte {position}: {reason}; see `frazil log check`",
+            path=path,
+            position=position,
+            reason=reason,
+        )
+
+
+class Closed(FrazilError):
+    code = "closed"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} is closed")

@@ -1,0 +1,43 @@
+"""Topic names: `/namespace/topic`, checked before they come near a path."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from frazil.core.errors import InvalidName
+
+PART_LENGTH_MAX = 128
+_PART = re.compile(rf"[A-Za-z0-9_.-]{{1,{PART_LENGTH_MAX}}}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicName:
+    namespace: str
+    topic: str
+
+    @classmethod
+    def parse(cls, text: str) -> TopicName:
+        if not isinstance(text, str):
+            raise InvalidName(f"a topic name is a string like /default/orders, not {type(text).__name__}")
+        parts = text.split("/")
+        if len(parts) != 3 or parts[0] != "":
+            raise InvalidName(f"topic name {_shown(text)} must have the form /namespace/topic", name=_shown(text))
+        for field, part in zip(("namespace", "topic"), parts[1:], strict=True):
+            if part in (".", "..") or not _PART.fullmatch(part):
+                raise InvalidName(
+                    f"the {field} in {_shown(text)} must be 1 to {PART_LENGTH_MAX} of A-Z a-z 0-9 _ . - "
+                    "and neither '.' nor '..'",
+                    name=_shown(text),
+                    field=field,
+                )
+        return cls(parts[1], parts[2])
+
+    def __str__(self) -> str:
+        return f"/{self.namespace}/{self.topic}"
+
+
+def _shown(text: str) -> str:
+    """A hostile name as it may stand in a message: escaped and short."""
+    escaped = ascii(text)
+    return escaped if len(escaped) <= 160 else escaped[:157] + "..."

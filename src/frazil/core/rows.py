@@ -1,0 +1,206 @@
+"""The rows of a topic: the envelope of messages, and the rules for typed rows.
+
+Columns that Frazil itself fills start with `_`, in the log as in the table. A message topic holds the
+envelope; a typed topic holds its own columns. Both begin with `_append_time`, the owner's clock at the
+commit, which never decreases within a topic. `_offset` is implied by the place and added on reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from frazil.core.errors import SchemaMismatch
+
+TIME = pa.timestamp("us", tz="UTC")
+ATTRIBUTES = pa.map_(pa.string(), pa.string())
+
+OFFSET = pa.field("_offset", pa.int64(), nullable=False)
+APPEND_TIME = pa.field("_append_time", TIME, nullable=False)
+
+ENVELOPE = pa.schema(
+    [
+        APPEND_TIME,
+        pa.field("_publish_time", TIME, nullable=False),
+        pa.field("_producer", pa.string()),
+        pa.field("_key", pa.binary()),
+        pa.field("_attributes", ATTRIBUTES),
+        pa.field("_schema_id", pa.int64()),
+        pa.field("_schema_version", pa.int32()),
+        pa.field("_payload", pa.binary(), nullable=False),
+    ]
+)
+
+
+class Message(NamedTuple):
+    """One row of a message topic. `append_time` orders the topic, `publish_time` is the producer's own."""
+
+    offset: int
+    append_time: datetime
+    publish_time: datetime
+    payload: bytes
+    key: bytes | None = None
+    attributes: dict[str, str] = {}
+    producer: str | None = None
+    schema_id: int | None = None
+    schema_version: int | None = None
+
+
+def stored_schema(own: pa.Schema | None) -> pa.Schema:
+    """What is stored: the envelope for a message topic, `_append_time` and the own columns for a typed one."""
+    if own is None:
+        return ENVELOPE
+    check_own_schema(own)
+    return pa.schema([APPEND_TIME, *own])
+
+
+def check_own_schema(own: pa.Schema) -> None:
+    """Refuse what a typed topic cannot hold, by field."""
+    if len(own) == 0:
+        raise SchemaMismatch("a typed topic needs at least one column")
+    seen: set[str] = set()
+    for field in own:
+        if field.name.startswith("_"):
+            raise SchemaMismatch(f"column {field.name!r}: names that start with '_' are Frazil's own", field=field.name)
+        if not field.name or field.name in seen:
+            raise SchemaMismatch(f"column {field.name!r}: names must be unique and not empty", field=field.name)
+        seen.add(field.name)
+        _check_type(field.name, field.type)
+
+
+def _check_type(name: str, data_type: pa.DataType) -> None:
+    if pa.types.is_dictionary(data_type):
+        raise SchemaMismatch(
+            f"column {name!r}: dictionary types are not stored; use {data_type.value_type}", field=name
+        )
+    if isinstance(data_type, pa.BaseExtensionType):
+        raise SchemaMismatch(f"column {name!r}: extension types are not stored; use the storage type", field=name)
+    if pa.types.is_union(data_type) or pa.types.is_run_end_encoded(data_type):
+        raise SchemaMismatch(f"column {name!r}: {data_type} has no counterpart in an Iceberg table", field=name)
+    for index in range(data_type.num_fields):
+        child = data_type.field(index)
+        _check_type(f"{name}.{child.name}", child.type)
+
+
+def constant_times(count: int, time_us: int) -> pa.Array:
+    return pa.Array.from_buffers(TIME, count, [None, pa.py_buffer(np.full(count, time_us, dtype=np.int64))])
+
+
+def message_batch(
+    payloads: Sequence[bytes],
+    keys: Sequence[bytes | None] | None,
+    attributes: Sequence[Sequence[tuple[str, str]] | None] | None,
+    publish_times_us: Sequence[int],
+    append_time_us: int,
+) -> pa.RecordBatch:
+    """Envelope rows from plain columns; a column of nothing but nulls is passed as None."""
+    count = len(payloads)
+    return pa.RecordBatch.from_arrays(
+        [
+            constant_times(count, append_time_us),
+            pa.Array.from_buffers(TIME, count, [None, pa.py_buffer(np.array(publish_times_us, dtype=np.int64))]),
+            pa.nulls(count, pa.string()),
+            pa.nulls(count, pa.binary()) if keys is None else pa.array(keys, pa.binary()),
+            pa.nulls(count, ATTRIBUTES) if attributes is None else pa.array(attributes, ATTRIBUTES),
+            pa.nulls(count, pa.int64()),
+            pa.nulls(count, pa.int32()),
+            pa.array(payloads, pa.binary()),
+        ],
+        schema=ENVELOPE,
+    )
+
+
+def with_append_time(batch: pa.RecordBatch, stored: pa.Schema, append_time_us: int) -> pa.RecordBatch:
+    """The batch as it is stored: the owner's time before the columns the caller gave."""
+    times = constant_times(batch.num_rows, append_time_us)
+    timed = pa.RecordBatch.from_arrays([times, *batch.columns], schema=pa.schema([APPEND_TIME, *batch.schema]))
+    return upgraded(timed, stored)
+
+
+def with_offsets(batch: pa.RecordBatch, first_offset: int) -> pa.RecordBatch:
+    """The batch as it is read: `_offset` before the stored columns."""
+    count = batch.num_rows
+    values = np.arange(first_offset, first_offset + count, dtype=np.int64)
+    offsets = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(values)])
+    return pa.RecordBatch.from_arrays([offsets, *batch.columns], schema=read_schema(batch.schema))
+
+
+def read_schema(stored: pa.Schema) -> pa.Schema:
+    return pa.schema([OFFSET, *stored])
+
+
+def to_messages(batch: pa.RecordBatch) -> list[Message]:
+    """The rows of an envelope batch as read, column by column rather than cell by cell."""
+    count = batch.num_rows
+
+    def values(name: str) -> Sequence[Any]:
+        column = batch.column(name)
+        return [None] * count if column.null_count == count else column.to_pylist()
+
+    attributes = [dict(pairs) if pairs else {} for pairs in values("_attributes")]
+    return [
+        Message(*row)
+        for row in zip(
+            values("_offset"),
+            values("_append_time"),
+            values("_publish_time"),
+            values("_payload"),
+            values("_key"),
+            attributes,
+            values("_producer"),
+            values("_schema_id"),
+            values("_schema_version"),
+            strict=True,
+        )
+    ]
+
+
+def check_change(old: pa.Schema, new: pa.Schema) -> None:
+    """A topic's schema may gain nullable columns and wider types; all else would strand rows already stored."""
+    names = set(new.names)
+    for field in old:
+        if field.name not in names:
+            raise SchemaMismatch(f"column {field.name!r} cannot be dropped: stored rows have it", field=field.name)
+        target = new.field(field.name)
+        if field.nullable and not target.nullable:
+            raise SchemaMismatch(
+                f"column {field.name!r} cannot become required: stored rows may be null", field=field.name
+            )
+        if not _widens(field.type, target.type):
+            raise SchemaMismatch(
+                f"column {field.name!r} cannot change from {field.type} to {target.type}; only widening is possible",
+                field=field.name,
+            )
+    for field in new:
+        if field.name not in old.names and not field.nullable:
+            raise SchemaMismatch(f"new column {field.name!r} must be nullable: stored rows lack it", field=field.name)
+
+
+def _widens(old: pa.DataType, new: pa.DataType) -> bool:
+    if old == new:
+        return True
+    if pa.types.is_signed_integer(old) and pa.types.is_signed_integer(new):
+        return bool(old.bit_width < new.bit_width)
+    if pa.types.is_floating(old) and pa.types.is_floating(new):
+        return bool(old.bit_width < new.bit_width)
+    if pa.types.is_decimal(old) and pa.types.is_decimal(new):
+        return bool(old.scale == new.scale and old.precision <= new.precision)
+    large = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+    return bool(large.get(old) == new)
+
+
+def upgraded(batch: pa.RecordBatch, stored: pa.Schema) -> pa.RecordBatch:
+    """A batch stored under an older schema of its topic, in the form of the newer one."""
+    if batch.schema.equals(stored):
+        return batch
+    columns: list[pa.Array] = []
+    for field in stored:
+        if field.name in batch.schema.names:
+            columns.append(batch.column(field.name).cast(field.type))
+        else:
+            columns.append(pa.nulls(batch.num_rows, field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=stored)

@@ -1,0 +1,132 @@
+"""Settings are frozen values, checked when made. Units stand last in their names."""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from frazil.core.errors import InvalidSettings
+
+KIB = 1024
+MIB = 1024 * KIB
+
+Positive = Annotated[int, Field(gt=0)]
+
+DEFAULT_FOLDER = Path("frazil-data")
+
+
+class SyncMode(enum.StrEnum):
+    """When a message is acknowledged; `docs/formats/log.md` says what each can lose."""
+
+    ALWAYS = "always"
+    PERIODIC = "periodic"
+    NONE = "none"
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RetentionSettings(_Frozen):
+    """How long whole segments are kept. Unset means for ever."""
+
+    age_ms: Positive | None = None
+    bytes: Positive | None = None
+
+
+class WalSettings(_Frozen):
+    """The log: segments, syncing, limits."""
+
+    base_path: Path | None = Field(None, description="folder of the segments; `log` in the data folder if unset")
+    max_file_size: int = Field(64 * MIB, ge=64 * KIB, le=2**31, description="a segment is closed at this size, bytes")
+    max_file_age_ms: Positive | None = Field(3_600_000, description="a segment with rows is closed at this age")
+    sync_mode: SyncMode = Field(SyncMode.ALWAYS, description="when a message is acknowledged")
+    fsync_interval_ms: Positive = Field(10, description="periodic mode: at most this long between syncs")
+    max_batch_bytes: Positive = Field(4 * MIB, description="periodic mode: sync once this much is unsynced")
+    cache_capacity: int = Field(256 * MIB, ge=0, description="replay cache of all topics together, bytes")
+    message_bytes_max: Positive = Field(10 * MIB, description="largest message: payload, key and attributes")
+    batch_bytes_max: int = Field(64 * MIB, gt=0, le=2**30, description="largest batch of one call")
+    queue_bytes_max: Positive = Field(128 * MIB, description="waiting for the disk, for each topic")
+    disk_bytes_max: Positive | None = Field(None, description="budget of the whole data folder")
+    open_files_max: Positive = Field(256, description="segments kept open for writing")
+    committers: int = Field(4, ge=1, le=64, description="threads that write and sync, shared by all topics")
+    retention: RetentionSettings = RetentionSettings()
+
+    @model_validator(mode="after")
+    def _limits_fit(self) -> WalSettings:
+        if self.message_bytes_max > self.batch_bytes_max:
+            raise ValueError(f"message_bytes_max must not be above batch_bytes_max = {self.batch_bytes_max}")
+        if self.batch_bytes_max > self.queue_bytes_max:
+            raise ValueError(f"batch_bytes_max must not be above queue_bytes_max = {self.queue_bytes_max}")
+        return self
+
+
+class HttpSettings(_Frozen):
+    """The admin door: health, metrics, topics."""
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(6680, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+
+
+class Settings(_Frozen):
+    data: Path | None = Field(DEFAULT_FOLDER, description="the data folder; null keeps everything in memory")
+    wal: WalSettings = WalSettings()
+    http: HttpSettings = HttpSettings()
+
+    @property
+    def log_folder(self) -> Path:
+        """Where the segments are: `{log_folder}/{namespace}/{topic}/{offset:020d}.wal`."""
+        return self.wal.base_path or (self.data or Path("/memory")) / "log"
+
+
+def make_settings(values: Mapping[str, Any], source: str = "settings") -> Settings:
+    """Checked settings, or `InvalidSettings` that names each key and what is wrong with it."""
+    try:
+        return Settings.model_validate(dict(values))
+    except ValidationError as error:
+        raise InvalidSettings(_explained(error, source), source=source) from None
+
+
+def load_settings(path: Path) -> Settings:
+    """The settings of a YAML file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InvalidSettings(f"cannot read {path}: {reason}", source=str(path)) from None
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}" if mark else ""
+        raise InvalidSettings(f"{path} is not valid YAML{where}", source=str(path)) from None
+    if values is None:
+        values = {}
+    if not isinstance(values, dict):
+        raise InvalidSettings(f"{path} must hold a mapping of settings", source=str(path))
+    return make_settings(values, str(path))
+
+
+def resolve_settings(data: Path | None = None, config: Path | None = None) -> Settings:
+    """What a command line gives: a file, then the folder, then the environment, then the default."""
+    if config is None and data is None and os.environ.get("FRAZIL_CONFIG"):
+        config = Path(os.environ["FRAZIL_CONFIG"])
+    settings = load_settings(config) if config else Settings()
+    if data is None and "data" not in settings.model_fields_set and os.environ.get("FRAZIL_DATA"):
+        data = Path(os.environ["FRAZIL_DATA"])
+    return settings if data is None else settings.model_copy(update={"data": data})
+
+
+def _explained(error: ValidationError, source: str) -> str:
+    lines = []
+    for problem in error.errors(include_url=False, include_input=False):
+        key = ".".join(str(part) for part in problem["loc"]) or "settings"
+        reason = "no such setting" if problem["type"] == "extra_forbidden" else problem["msg"]
+        lines.append(f"{key}: {reason}")
+    return f"{source}: " + "; ".join(lines)

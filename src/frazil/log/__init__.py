@@ -1,0 +1,1 @@
+"""The log: rows with one continuous offset, durable before they are acknowledged."""

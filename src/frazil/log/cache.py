@@ -1,0 +1,103 @@
+"""The replay cache: the newest batches of all topics, bounded together by bytes, oldest out first."""
+
+from __future__ import annotations
+
+import bisect
+import threading
+from collections import deque
+
+import pyarrow as pa
+
+
+class CachedBatch:
+    """A stored batch as it was serialised; decoded when first read, and then shared."""
+
+    __slots__ = ("_payload", "_rows", "_schema", "end", "offset", "size_bytes")
+
+    def __init__(self, offset: int, end: int, payload: pa.Buffer, schema: pa.Schema) -> None:
+        self.offset = offset
+        self.end = end
+        self.size_bytes: int = payload.size
+        self._payload = payload
+        self._schema = schema
+        self._rows: pa.RecordBatch | None = None
+
+    def rows(self) -> pa.RecordBatch:
+        if self._rows is None:
+            self._rows = pa.ipc.read_record_batch(self._payload, self._schema)
+        return self._rows
+
+
+class ReplayCache:
+    """All topics share one bound, so that ten thousand quiet topics leave the room to the busy ones."""
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self.guard = threading.Lock()
+        self.capacity_bytes = capacity_bytes
+        self.used_bytes = 0
+        self._order: deque[TopicCache] = deque()  # whose batch is the next oldest
+
+    def add(self, topic: TopicCache, batch: CachedBatch) -> None:
+        with self.guard:
+            topic.push(batch)
+            self._order.append(topic)
+            self.used_bytes += batch.size_bytes
+            while self.used_bytes > self.capacity_bytes:
+                self.used_bytes -= self._order.popleft().drop_oldest()
+
+    def forget(self, topic: TopicCache) -> None:
+        with self.guard:
+            self._order = deque(other for other in self._order if other is not topic)
+            self.used_bytes -= topic.drop_all()
+
+
+class TopicCache:
+    """The cached tail of one topic: contiguous, ending at its durable end."""
+
+    __slots__ = ("_batches", "_cache", "_dropped")
+
+    def __init__(self, cache: ReplayCache) -> None:
+        self._cache = cache
+        self._batches: list[CachedBatch | None] = []
+        self._dropped = 0  # so many at the front of the list are gone
+
+    @property
+    def first_offset(self) -> int | None:
+        with self._cache.guard:
+            batch = self._batches[self._dropped] if self._dropped < len(self._batches) else None
+            return batch.offset if batch else None
+
+    def find(self, offset: int) -> CachedBatch | None:
+        """The batch that holds `offset`, if it is still here."""
+        with self._cache.guard:
+            batches = self._batches
+            if self._dropped == len(batches):
+                return None
+            newest = batches[-1]
+            assert newest is not None
+            if newest.offset <= offset:
+                return newest if offset < newest.end else None
+            at = bisect.bisect_right(batches, offset, lo=self._dropped, key=_offset_of) - 1
+            return batches[at] if at >= self._dropped else None
+
+    def push(self, batch: CachedBatch) -> None:
+        self._batches.append(batch)
+
+    def drop_oldest(self) -> int:
+        oldest, self._batches[self._dropped] = self._batches[self._dropped], None
+        assert oldest is not None
+        self._dropped += 1
+        if self._dropped * 2 > len(self._batches):
+            del self._batches[: self._dropped]
+            self._dropped = 0
+        return oldest.size_bytes
+
+    def drop_all(self) -> int:
+        size = sum(batch.size_bytes for batch in self._batches if batch)
+        self._batches, self._dropped = [], 0
+        return size
+
+
+def _offset_of(batch: CachedBatch | None) -> int:
+    assert batch is not None
+    return batch.offset

@@ -1,0 +1,169 @@
+"""Which topics a folder holds, what each is, and how far each is known to reach.
+
+    {log folder}/{namespace}/{topic}/topic.json          what the topic is
+    {log folder}/{namespace}/{topic}/{offset:020d}.wal   its segments
+    {log folder}/~ends                                   offsets below which each log was durable
+    {log folder}/~trash/{log id}                         topics being deleted
+
+`~` cannot be in a name, so nothing here can meet a namespace.
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from frazil.core.disk import Disk
+from frazil.core.errors import CorruptLog, InvalidName
+from frazil.core.names import TopicName
+from frazil.core.settings import RetentionSettings
+from frazil.log.records import read_record, write_record
+from frazil.log.segment import SUFFIX
+
+TOPIC_FILE = "topic.json"
+ENDS_FILE = "~ends"
+TRASH_FOLDER = "~trash"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    name: TopicName
+    log_id: str
+    created_us: int
+    schema: pa.Schema | None
+    retention: RetentionSettings | None
+
+    @classmethod
+    def new(
+        cls, name: TopicName, now_us: int, schema: pa.Schema | None, retention: RetentionSettings | None
+    ) -> TopicRecord:
+        return cls(name, str(uuid.uuid4()), now_us, schema, retention)
+
+    def with_schema(self, schema: pa.Schema) -> TopicRecord:
+        return replace(self, schema=schema)
+
+    def with_retention(self, retention: RetentionSettings | None) -> TopicRecord:
+        return replace(self, retention=retention)
+
+    def as_content(self) -> dict[str, Any]:
+        schema = None if self.schema is None else base64.b64encode(self.schema.serialize()).decode()
+        retention = None if self.retention is None else self.retention.model_dump()
+        return {
+            "topic": str(self.name),
+            "log_id": self.log_id,
+            "created_us": self.created_us,
+            "schema": schema,
+            "retention": retention,
+        }
+
+    @classmethod
+    def from_content(cls, path: Path, content: Mapping[str, Any]) -> TopicRecord:
+        try:
+            schema = content["schema"]
+            retention = content["retention"]
+            return cls(
+                TopicName.parse(content["topic"]),
+                str(content["log_id"]),
+                int(content["created_us"]),
+                None if schema is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(schema))),
+                None if retention is None else RetentionSettings(**retention),
+            )
+        except (KeyError, ValueError, TypeError, InvalidName, pa.ArrowException, OSError) as error:
+            raise CorruptLog(str(path), 0, f"not a topic record ({error})") from None
+
+
+class TopicCatalog:
+    def __init__(self, disk: Disk, folder: Path) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._names: set[TopicName] = set()
+        self.size_bytes = 0
+        self._empty_trash()
+        for name, entries in self._walk():
+            if any(entry_name == TOPIC_FILE or entry_name.endswith(SUFFIX) for entry_name, _ in entries):
+                self._names.add(name)
+                self.size_bytes += sum(size for entry_name, size in entries if entry_name.endswith(SUFFIX))
+        self._ends: dict[str, Any] = read_record(disk, folder / ENDS_FILE) or {}
+
+    def __contains__(self, name: TopicName) -> bool:
+        return name in self._names
+
+    def names(self) -> set[TopicName]:
+        return set(self._names)
+
+    def folder(self, name: TopicName) -> Path:
+        return self._folder / name.namespace / name.topic
+
+    def create(self, record: TopicRecord) -> None:
+        """Durable when it returns: a crash before leaves a folder without a record, which is no topic."""
+        self._disk.make_folder(self.folder(record.name))
+        self.replace(record)
+        self._names.add(record.name)
+
+    def replace(self, record: TopicRecord) -> None:
+        write_record(self._disk, self.folder(record.name) / TOPIC_FILE, record.as_content())
+
+    def read(self, name: TopicName) -> TopicRecord:
+        path = self.folder(name) / TOPIC_FILE
+        content = read_record(self._disk, path)
+        if content is None:
+            raise CorruptLog(str(path), 0, "the topic's record is missing, but there are segments")
+        record = TopicRecord.from_content(path, content)
+        if record.name != name:
+            raise CorruptLog(str(path), 0, f"this record belongs to {record.name}")
+        return record
+
+    def delete(self, name: TopicName) -> int:
+        """Move the folder out of sight in one step, then remove it; returns the bytes of its segments."""
+        folder = self.folder(name)
+        size = sum(entry.size_bytes for entry in self._disk.list(folder) if entry.name.endswith(SUFFIX))
+        trash = self._folder / TRASH_FOLDER
+        self._disk.make_folder(trash)
+        self._disk.rename(folder, trash / str(uuid.uuid4()))
+        self._disk.sync_folder(folder.parent)
+        self._disk.sync_folder(trash)
+        self._names.discard(name)
+        self._empty_trash()
+        return size
+
+    def end_of(self, log_id: str) -> int:
+        """An offset up to which the log is known to have been durable; 0 if nothing is known."""
+        known = self._ends.get(log_id)
+        return int(known["end"]) if known else 0
+
+    def record_ends(self, ends: Mapping[str, tuple[str, int]]) -> None:
+        """Remember how far logs reach, so that a later loss is seen even where the files look whole."""
+        changed = {
+            log_id: {"topic": topic, "end": end} for log_id, (topic, end) in ends.items() if end > self.end_of(log_id)
+        }
+        if changed:
+            self._ends.update(changed)
+            write_record(self._disk, self._folder / ENDS_FILE, self._ends)
+
+    def _walk(self) -> Iterator[tuple[TopicName, list[tuple[str, int]]]]:
+        for namespace in self._disk.list(self._folder):
+            if not namespace.is_folder or namespace.name.startswith("~"):
+                continue
+            for topic in self._disk.list(self._folder / namespace.name):
+                if topic.is_folder:
+                    try:
+                        name = TopicName.parse(f"/{namespace.name}/{topic.name}")
+                    except InvalidName:
+                        continue  # not ours: no topic can have this name
+                    files = self._disk.list(self.folder(name))
+                    yield name, [(entry.name, entry.size_bytes) for entry in files]
+
+    def _empty_trash(self) -> None:
+        trash = self._folder / TRASH_FOLDER
+        if not any(entry.name == TRASH_FOLDER for entry in self._disk.list(self._folder)):
+            return
+        for folder in self._disk.list(trash):
+            for entry in self._disk.list(trash / folder.name):
+                self._disk.remove(trash / folder.name / entry.name)
+            self._disk.remove_folder(trash / folder.name)

@@ -1,0 +1,172 @@
+"""The bytes of a segment file; no other module packs or slices them. `docs/formats/log.md` tells it in prose.
+
+    frame   = [u64 offset][u32 length][u32 crc][payload: one Arrow IPC message]       little-endian
+    segment = schema frame, then batch frames and mark frames, then zeros or the end of the file
+
+The CRC-32 covers offset, length and payload. A batch frame's offset is that of its first row. A mark frame
+holds Arrow's 8-byte end-of-stream message and says: every row before this offset was on the device before
+this frame was written. A sealed segment ends with a mark.
+
+Frames start at multiples of 8 and no payload is empty, so a header of zeros is never a frame.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from isal.isal_zlib import crc32
+from typing_extensions import Buffer
+
+from frazil.core.errors import CorruptLog
+from frazil.core.settings import SyncMode
+
+HEADER_BYTES = 16
+ALIGNMENT = 8
+FORMAT_VERSION = 1
+MARK_PAYLOAD = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+MARK_BYTES = HEADER_BYTES + len(MARK_PAYLOAD)
+
+_HEADER = struct.Struct("<QII")
+_COVERED = struct.Struct("<QI")
+_KEY_VERSION = b"frazil.format"
+_KEY_LOG_ID = b"frazil.log"
+_KEY_TOPIC = b"frazil.topic"
+_KEY_SYNC_MODE = b"frazil.sync_mode"
+
+
+class Frame(NamedTuple):
+    position: int
+    offset: int
+    payload: memoryview
+
+    @property
+    def is_mark(self) -> bool:
+        return self.payload == MARK_PAYLOAD
+
+    @property
+    def end_position(self) -> int:
+        return self.position + HEADER_BYTES + len(self.payload)
+
+
+class SegmentHead(NamedTuple):
+    """What the schema frame of a segment says."""
+
+    log_id: str
+    topic: str
+    sync_mode: SyncMode
+    schema: pa.Schema
+
+
+class BadFrame(Exception):
+    """No frame is here; the message says why. Whether that is a torn tail or corruption is the caller's to judge."""
+
+
+def pack_header(offset: int, payload: Buffer) -> bytes:
+    """The header of a frame whose payload supports the buffer protocol."""
+    length = memoryview(payload).nbytes
+    assert length > 0
+    assert length % ALIGNMENT == 0
+    crc = crc32(payload, crc32(_COVERED.pack(offset, length)))
+    return _HEADER.pack(offset, length, crc)
+
+
+def pack_mark(offset: int) -> bytes:
+    return pack_header(offset, MARK_PAYLOAD) + MARK_PAYLOAD
+
+
+def pack_head(offset: int, head: SegmentHead) -> bytes:
+    """The schema frame, which makes a segment explain itself."""
+    metadata = {
+        _KEY_VERSION: str(FORMAT_VERSION).encode(),
+        _KEY_LOG_ID: head.log_id.encode(),
+        _KEY_TOPIC: head.topic.encode(),
+        _KEY_SYNC_MODE: head.sync_mode.value.encode(),
+    }
+    payload = head.schema.with_metadata(metadata).serialize()
+    return pack_header(offset, payload) + bytes(payload)
+
+
+def frame_claim(data: memoryview, at: int) -> tuple[int, int]:
+    """Offset and payload length that the header at `data[at:]` claims; nothing is checked."""
+    offset, length, _ = _HEADER.unpack_from(data, at)
+    return offset, length
+
+
+def unpack_frame(data: memoryview, at: int, position: int) -> Frame:
+    """The frame at `data[at:]`, which is at `position` in its file, checked in full."""
+    if len(data) - at < HEADER_BYTES:
+        raise BadFrame(f"{len(data) - at} bytes are left, a header has {HEADER_BYTES}")
+    offset, length, crc = _HEADER.unpack_from(data, at)
+    start = at + HEADER_BYTES
+    if length == 0 or length % ALIGNMENT:
+        raise BadFrame(f"the length {length} is not a positive multiple of {ALIGNMENT}")
+    if length > len(data) - start:
+        raise BadFrame(f"the frame claims {length} bytes, {len(data) - start} are left")
+    payload = data[start : start + length]
+    if crc32(payload, crc32(data[at : at + _COVERED.size])) != crc:
+        raise BadFrame("the checksum does not match")
+    return Frame(position, offset, payload)
+
+
+def unpack_head(path: str, frame: Frame) -> SegmentHead:
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(frame.payload))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CorruptLog(path, frame.position, f"the first frame is no Arrow schema ({error})") from None
+    metadata = schema.metadata or {}
+    version = metadata.get(_KEY_VERSION, b"")
+    if version != str(FORMAT_VERSION).encode():
+        raise CorruptLog(path, frame.position, f"format version {version.decode(errors='replace')!r} is not known")
+    try:
+        return SegmentHead(
+            metadata[_KEY_LOG_ID].decode(),
+            metadata[_KEY_TOPIC].decode(),
+            SyncMode(metadata[_KEY_SYNC_MODE].decode()),
+            schema.remove_metadata(),
+        )
+    except (KeyError, ValueError) as error:
+        raise CorruptLog(path, frame.position, f"the schema frame lacks a valid {error}") from None
+
+
+def unpack_batch(path: str, frame: Frame, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows of a frame, validated in full: a matching checksum does not make Arrow safe to read."""
+    try:
+        batch = pa.ipc.read_record_batch(pa.py_buffer(frame.payload), schema)
+        batch.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        raise CorruptLog(path, frame.position, f"the frame holds no valid Arrow record batch ({error})") from None
+    if batch.num_rows == 0:
+        raise CorruptLog(path, frame.position, "the frame holds no rows")
+    return batch
+
+
+def find_frames(data: memoryview, start: int, position: int, offset_min: int) -> list[Frame]:
+    """Every valid frame at or after `data[start:]` whose offset is at least `offset_min`, wherever it begins.
+
+    What lies before the first candidate is filtered with whole-array arithmetic; only plausible headers are checked.
+    """
+    start += -(position + start) % ALIGNMENT
+    usable = (len(data) - start) // ALIGNMENT * ALIGNMENT
+    if usable < MARK_BYTES:
+        return []
+    words = np.frombuffer(data[start : start + usable], dtype="<u8")
+    offsets, lengths = words[:-1], words[1:] & np.uint64(0xFFFFFFFF)
+    room = (len(data) - start) - np.arange(len(offsets), dtype=np.uint64) * np.uint64(ALIGNMENT)
+    plausible = (
+        (offsets >= np.uint64(offset_min))
+        & (offsets < np.uint64(2**63))
+        & (lengths > 0)
+        & (lengths % np.uint64(ALIGNMENT) == 0)
+        & (lengths + np.uint64(HEADER_BYTES) <= room)
+    )
+    found = []
+    for index in np.flatnonzero(plausible):
+        at = start + int(index) * ALIGNMENT
+        try:
+            found.append(unpack_frame(data, at, position + at))
+        except BadFrame:
+            continue
+    return found

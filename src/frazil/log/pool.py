@@ -1,0 +1,51 @@
+"""The committers: a few threads, shared by all topics, that write and sync."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+
+class CommitPool:
+    """Threads start when first needed and never more than `size`: ten thousand idle topics have none of their own."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._guard = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Jobs answer for their own errors; each topic has at most one waiting here."""
+        self._jobs.put(job)
+        if len(self._threads) < self._size:
+            self._start_if_busy()
+
+    def close(self) -> None:
+        """Finish what was submitted, then end the threads."""
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+
+    def _start_if_busy(self) -> None:
+        with self._guard:
+            if self._jobs.qsize() > self._idle and len(self._threads) < self._size:
+                name = f"frazil-commit-{len(self._threads)}"
+                thread = threading.Thread(target=self._work, name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _work(self) -> None:
+        while True:
+            with self._guard:
+                self._idle += 1
+            job = self._jobs.get()
+            with self._guard:
+                self._idle -= 1
+            if job is None:
+                return
+            job()

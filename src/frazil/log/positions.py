@@ -1,0 +1,105 @@
+"""Where a reader starts: `earliest`, `latest`, an offset or a point in time, as an offset."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import numpy as np
+
+from frazil.core.errors import InvalidPosition, OffsetOutOfRange
+from frazil.log.segment import Segment
+from frazil.log.segment_reader import SegmentReader, append_times_us
+from frazil.log.topic_log import TopicLog
+
+Start = str | int | datetime
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def resolve_start(log: TopicLog, start: Start) -> int:
+    """The first offset to read. A time names the first row appended at or after it."""
+    if isinstance(start, bool) or not isinstance(start, str | int | datetime):
+        raise InvalidPosition(f"start must be 'earliest', 'latest', an offset or a datetime, not {start!r}")
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise InvalidPosition("start: a datetime needs a time zone, for example datetime.now(timezone.utc)")
+        return offset_at_time(log, (start - _EPOCH) // timedelta(microseconds=1))
+    if start == "earliest":
+        return log.first_offset
+    if start == "latest":
+        return log.visible_end
+    if isinstance(start, str):
+        raise InvalidPosition(f"start must be 'earliest', 'latest', an offset or a datetime, not {start!r}")
+    if not log.first_offset <= start <= log.visible_end:
+        raise OffsetOutOfRange(str(log.name), start, log.first_offset, log.visible_end)
+    return start
+
+
+def offset_at_time(log: TopicLog, time_us: int) -> int:
+    """The first visible offset whose append time is not before `time_us`; the end if there is none."""
+    end = log.visible_end
+    segments = [segment for segment in log.segments if segment.base < end]
+    low, high = 0, len(segments)
+    while low < high:  # the last segment whose first row is before the time holds the answer, or ends before it
+        middle = (low + high) // 2
+        if _first_time_us(log, segments[middle]) < time_us:
+            low = middle + 1
+        else:
+            high = middle
+    if low == 0:
+        return segments[0].base if segments else end
+    segment = segments[low - 1]
+    segment_end = segments[low].base if low < len(segments) else end
+    return _offset_in_segment(log, segment, segment_end, time_us)
+
+
+def _first_time_us(log: TopicLog, segment: Segment) -> int:
+    if segment.first_time_us is None:
+        reader = SegmentReader(log.context.disk, segment)
+        try:
+            batch = reader.next()
+        finally:
+            reader.close()
+        assert batch is not None
+        segment.first_time_us = int(append_times_us(batch.rows)[0])
+    return segment.first_time_us
+
+
+def _offset_in_segment(log: TopicLog, segment: Segment, end: int, time_us: int) -> int:
+    reader = SegmentReader(log.context.disk, segment)
+    try:
+        reader.seek(end - 1)  # walks the headers once, which fills the index of places
+        places = [offset for offset, _ in segment.index if offset < end]
+        low, high = 0, len(places)
+        while low < high:
+            middle = (low + high) // 2
+            if _time_at(log, segment, places[middle]) < time_us:
+                low = middle + 1
+            else:
+                high = middle
+    finally:
+        reader.close()
+    return _scan_from(log, segment, places[low - 1] if low else segment.base, end, time_us)
+
+
+def _time_at(log: TopicLog, segment: Segment, offset: int) -> int:
+    reader = SegmentReader(log.context.disk, segment)
+    try:
+        reader.seek(offset)
+        batch = reader.next()
+        assert batch is not None
+        return int(append_times_us(batch.rows)[0])
+    finally:
+        reader.close()
+
+
+def _scan_from(log: TopicLog, segment: Segment, offset: int, end: int, time_us: int) -> int:
+    reader = SegmentReader(log.context.disk, segment)
+    try:
+        reader.seek(offset)
+        while reader.offset < end and (batch := reader.next()) is not None:
+            times = append_times_us(batch.rows)
+            if int(times[-1]) >= time_us:
+                return batch.offset + int(np.searchsorted(times, time_us))
+    finally:
+        reader.close()
+    return end

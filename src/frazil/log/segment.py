@@ -1,0 +1,199 @@
+"""A segment file: what is known about it, and the one writer that appends to it."""
+
+from __future__ import annotations
+
+import bisect
+import errno
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from typing_extensions import Buffer
+
+from frazil.core.disk import NO_ROOM, Disk, File
+from frazil.core.errors import DiskBudgetExceeded
+from frazil.core.settings import KIB, MIB
+from frazil.log.budget import DiskBudget
+from frazil.log.format import HEADER_BYTES, MARK_BYTES, SegmentHead, pack_head, pack_header, pack_mark
+
+SUFFIX = ".wal"
+NEW_SUFFIX = ".new"
+INDEX_STEP_BYTES = 256 * KIB
+
+_ALLOCATE_FIRST_BYTES = 16 * KIB
+_ALLOCATE_STEP_MAX_BYTES = 16 * MIB
+_PAGE_BYTES = 4096
+
+
+class SyncFailed(Exception):
+    """The device did not take what was written. What of it is there is unknown, and will stay so."""
+
+
+def segment_path(folder: Path, base: int) -> Path:
+    return folder / f"{base:020d}{SUFFIX}"
+
+
+@dataclass(slots=True, eq=False)
+class Segment:
+    """One file of a topic: the rows from `base` up to the base of the next."""
+
+    base: int
+    path: Path
+    used_bytes: int
+    allocated_bytes: int
+    sealed: bool
+    first_time_us: int | None = None
+    last_time_us: int | None = None
+    index: list[tuple[int, int]] = field(default_factory=list)
+
+    def note(self, offset: int, position: int) -> None:
+        """Remember where a frame is, now and then, so that a seek need not start at the beginning."""
+        if not self.index or position >= self.index[-1][1] + INDEX_STEP_BYTES:
+            self.index.append((offset, position))
+
+    def position_before(self, offset: int) -> int:
+        """A frame position from which `offset` lies ahead; 0 if nothing nearer is known."""
+        index = self.index
+        at = bisect.bisect_right(index, offset, key=_first) - 1
+        return index[at][1] if at >= 0 else 0
+
+
+def _first(place: tuple[int, int]) -> int:
+    return place[0]
+
+
+class SegmentWriter:
+    """Appends frames. One caller at a time; the file may be parked (closed) between calls."""
+
+    __slots__ = ("_budget", "_disk", "_file", "head", "segment", "size_max", "unsynced_bytes")
+
+    def __init__(self, disk: Disk, budget: DiskBudget, segment: Segment, head: SegmentHead, size_max: int) -> None:
+        self._disk = disk
+        self._budget = budget
+        self._file: File | None = None
+        self.segment = segment
+        self.head = head
+        self.size_max = size_max
+        self.unsynced_bytes = 0
+
+    @classmethod
+    def create(
+        cls, disk: Disk, budget: DiskBudget, folder: Path, base: int, head: SegmentHead, size_max: int
+    ) -> SegmentWriter:
+        """A new segment. Its name appears only with a durable schema frame behind it, and before any row."""
+        path = segment_path(folder, base)
+        writer = cls(disk, budget, Segment(base, path, 0, 0, sealed=False), head, size_max)
+        unnamed = path.with_name(path.name + NEW_SUFFIX)
+        writer._file = _created(disk, unnamed)
+        try:
+            writer._write([pack_head(base, head)])
+            writer.sync()
+            disk.rename(unnamed, path)
+            disk.sync_folder(folder)
+        except (OSError, DiskBudgetExceeded, SyncFailed):
+            writer.park()
+            budget.give_back(writer.segment.allocated_bytes)
+            raise
+        return writer
+
+    def fits(self, payload_bytes: int) -> bool:
+        return self.segment.used_bytes + HEADER_BYTES + payload_bytes + MARK_BYTES <= self.size_max
+
+    def append(self, offset: int, payload: Buffer, *, after_mark: bool) -> int:
+        """Write one frame, and a mark before it if asked; returns the frame's position. Nothing is synced yet."""
+        pieces: list[Buffer] = [pack_mark(offset)] if after_mark else []
+        position = self.segment.used_bytes + (MARK_BYTES if after_mark else 0)
+        pieces += [pack_header(offset, payload), payload]
+        self._write(pieces)
+        self.segment.note(offset, position)
+        return position
+
+    def sync(self) -> None:
+        """Return when all that was written is on the device, or raise `SyncFailed`."""
+        if self.unsynced_bytes:
+            self._sync_file()
+        self.unsynced_bytes = 0
+
+    def _sync_file(self) -> None:
+        try:
+            self._opened().sync()
+        except OSError as error:
+            raise SyncFailed(error.strerror or str(error)) from error
+
+    def seal(self, end: int) -> None:
+        """Close for good: a mark at the very end, and no room reserved behind it."""
+        self.sync()
+        self._write([pack_mark(end)], allocate=False)
+        file = self._opened()
+        file.truncate(self.segment.used_bytes)
+        self._sync_file()
+        self.unsynced_bytes = 0
+        self._budget.give_back(self.segment.allocated_bytes - self.segment.used_bytes)
+        self.segment.allocated_bytes = self.segment.used_bytes
+        self.segment.sealed = True
+        self.park()
+
+    def park(self) -> None:
+        """Give the file back to the system; the next write opens it again."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _opened(self) -> File:
+        if self._file is None:
+            self._file = self._disk.open(self.segment.path, "write")
+        return self._file
+
+    def _write(self, pieces: list[Buffer], *, allocate: bool = True) -> None:
+        """All pieces or nothing: a failed write is cut back to the last good frame."""
+        file = self._opened()
+        segment = self.segment
+        length = sum(memoryview(piece).nbytes for piece in pieces)
+        end = segment.used_bytes + length
+        try:
+            if end > segment.allocated_bytes:
+                self._allocate(file, end, exactly=not allocate)
+            file.write(pieces, segment.used_bytes)
+        except BaseException:
+            self._cut_back(file, segment.used_bytes)
+            self._budget.give_back(segment.allocated_bytes - segment.used_bytes)
+            segment.allocated_bytes = segment.used_bytes
+            raise
+        segment.used_bytes = end
+        self.unsynced_bytes += length
+
+    def _allocate(self, file: File, end: int, *, exactly: bool) -> None:
+        """Reserve room in steps that double with the file, so that a quiet topic reserves little."""
+        have = self.segment.allocated_bytes
+        step = min(max(have, _ALLOCATE_FIRST_BYTES), _ALLOCATE_STEP_MAX_BYTES)
+        ample = -(-max(end, min(have + step, self.size_max)) // _PAGE_BYTES) * _PAGE_BYTES
+        for target in [end] if exactly else [ample, end]:
+            if target == end:
+                self._budget.take(target - have)
+            elif not self._budget.try_take(target - have):
+                continue
+            self.segment.allocated_bytes = target
+            try:
+                file.allocate(have, target - have)
+            except OSError as error:
+                self._cut_back(file, have)
+                self._budget.give_back(target - have)
+                self.segment.allocated_bytes = have
+                if error.errno not in NO_ROOM or target == end:
+                    raise
+            else:
+                return
+
+    def _cut_back(self, file: File, size: int) -> None:
+        """Undo a write that failed in the middle. Where even that fails, the segment can't be trusted any more."""
+        try:
+            file.truncate(size)
+        except OSError as error:
+            raise OSError(errno.EIO, f"a failed write could not be undone: {error.strerror}") from error
+
+
+def _created(disk: Disk, path: Path) -> File:
+    try:
+        return disk.open(path, "create")
+    except FileExistsError:
+        disk.remove(path)  # left by a crash before it got its name: it never held a row
+        return disk.open(path, "create")

@@ -1,0 +1,194 @@
+"""Reading a segment file, in this process or another, while its owner may be appending to it.
+
+A reader takes no lock. It is safe up to the durable end, which its caller knows as an offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from frazil.core.disk import Disk, File
+from frazil.core.errors import CorruptLog
+from frazil.core.settings import KIB, MIB
+from frazil.log.format import (
+    HEADER_BYTES,
+    BadFrame,
+    Frame,
+    SegmentHead,
+    frame_claim,
+    unpack_batch,
+    unpack_frame,
+    unpack_head,
+)
+from frazil.log.segment import INDEX_STEP_BYTES, Segment
+
+CHUNK_FIRST_BYTES = 64 * KIB
+CHUNK_MAX_BYTES = 4 * MIB
+_NOTHING = bytes(HEADER_BYTES)
+
+
+class StoredBatch(NamedTuple):
+    """Rows as they are stored, with the offset of the first and the place of their frame."""
+
+    offset: int
+    rows: pa.RecordBatch
+    position: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + int(self.rows.num_rows)
+
+
+class FrameStream:
+    """The frames of a file from a position on, read in chunks that grow as the reading goes on."""
+
+    def __init__(self, file: File, position: int = 0) -> None:
+        self._file = file
+        self._chunk = memoryview(b"")
+        self._chunk_position = position
+        self._chunk_bytes = CHUNK_FIRST_BYTES
+        self.position = position
+
+    def next(self) -> Frame | None:
+        """The next frame; None at the end of the file or where it was never written (zeros)."""
+        claim = self.peek()
+        if claim is None:
+            return None
+        self._have(HEADER_BYTES + claim[1])
+        frame = unpack_frame(self._chunk, self.position - self._chunk_position, self.position)
+        self.position = frame.end_position
+        return frame
+
+    def peek(self) -> tuple[int, int] | None:
+        """Offset and payload length that the next header claims, unchecked; None where `next` says None."""
+        self._have(HEADER_BYTES)
+        at = self.position - self._chunk_position
+        left = self._chunk[at : at + HEADER_BYTES]
+        if left == _NOTHING[: len(left)]:
+            return None
+        if len(left) < HEADER_BYTES:
+            raise BadFrame(f"{len(left)} bytes are left, a header has {HEADER_BYTES}")
+        return frame_claim(self._chunk, at)
+
+    def skip(self, payload_bytes: int) -> None:
+        self.position += HEADER_BYTES + payload_bytes
+
+    def forget(self) -> None:
+        """Drop what was read ahead: it may have been written since."""
+        self._chunk = memoryview(b"")
+        self._chunk_position = self.position
+
+    def rest(self) -> memoryview:
+        """Everything from here to the end of the file."""
+        return memoryview(self._file.read(max(0, self._file.size() - self.position), self.position))
+
+    def _have(self, count: int) -> None:
+        """Make `count` bytes from the position on available, or as many as there are."""
+        at = self.position - self._chunk_position
+        if at + count <= len(self._chunk):
+            return
+        if count > self._chunk_bytes:
+            count = min(count, self._file.size() - self.position)  # a hostile length must not ask for gigabytes
+        want = max(count, self._chunk_bytes)
+        self._chunk = memoryview(self._file.read(want, self.position))
+        self._chunk_position = self.position
+        self._chunk_bytes = min(self._chunk_bytes * 2, CHUNK_MAX_BYTES)
+
+
+class SegmentReader:
+    """The batches of one segment, each checked, in order and without a gap."""
+
+    def __init__(self, disk: Disk, segment: Segment) -> None:
+        self._segment = segment
+        self._path = str(segment.path)
+        self._file = disk.open(segment.path, "read")
+        self._frames = FrameStream(self._file)
+        try:
+            self.head = self._read_head()
+        except BaseException:
+            self.close()
+            raise
+        self.offset = segment.base
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def position(self) -> int:
+        return self._frames.position
+
+    def close(self) -> None:
+        self._file.close()
+
+    def next(self) -> StoredBatch | None:
+        """The next batch; None where the file ends. The caller stops at the durable end and never asks beyond."""
+        while True:
+            frame = self._next_frame()
+            if frame is None:
+                return None
+            if frame.offset != self.offset:
+                raise CorruptLog(
+                    self._path, frame.position, f"offset {frame.offset} stands where {self.offset} belongs"
+                )
+            if frame.is_mark:
+                continue
+            batch = StoredBatch(frame.offset, unpack_batch(self._path, frame, self.head.schema), frame.position)
+            self.offset = batch.end
+            return batch
+
+    def seek(self, offset: int) -> None:
+        """Stand before the batch that holds `offset`, by hopping over headers."""
+        self._frames.position = max(self._segment.position_before(offset), self._frames.position)
+        passed: list[tuple[int, int]] = []
+        found = self._frames.position
+        self.offset = offset
+        try:
+            while (claim := self._frames.peek()) is not None and claim[0] <= offset:
+                found, self.offset = self._frames.position, claim[0]
+                if not passed or found >= passed[-1][1] + INDEX_STEP_BYTES:
+                    passed.append((claim[0], found))
+                self._frames.skip(claim[1])
+        except BadFrame as error:
+            raise CorruptLog(self._path, self._frames.position, str(error)) from None
+        self._frames.position = found
+        self._frames.forget()
+        if self._segment.sealed and passed:  # a growing segment is indexed by its writer alone
+            known = [place for place in self._segment.index if place[1] < passed[0][1]]
+            if len(known) + len(passed) > len(self._segment.index):
+                self._segment.index = known + passed
+
+    def __iter__(self) -> Iterator[StoredBatch]:
+        while (batch := self.next()) is not None:
+            yield batch
+
+    def _next_frame(self) -> Frame | None:
+        """What was read ahead may be older than the durable end: look once more before calling it bad."""
+        try:
+            frame = self._frames.next()
+        except BadFrame:
+            frame = None
+        if frame is not None:
+            return frame
+        self._frames.forget()
+        try:
+            return self._frames.next()
+        except BadFrame as error:
+            raise CorruptLog(self._path, self._frames.position, str(error)) from None
+
+    def _read_head(self) -> SegmentHead:
+        frame = self._next_frame()
+        if frame is None:
+            raise CorruptLog(self._path, 0, "the file has no schema frame")
+        if frame.offset != self._segment.base:
+            raise CorruptLog(self._path, 0, f"the file begins at offset {frame.offset}, not where its name says")
+        return unpack_head(self._path, frame)
+
+
+def append_times_us(rows: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    times: np.ndarray[tuple[int], np.dtype[np.int64]] = rows.column("_append_time").cast(pa.int64()).to_numpy()
+    return times

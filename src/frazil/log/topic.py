@@ -1,0 +1,171 @@
+"""A topic as its user sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from frazil.core.errors import InvalidInput, SchemaMismatch
+from frazil.core.offsets import OffsetRange
+from frazil.core.rows import Message, to_messages
+from frazil.log.group import Part
+from frazil.log.positions import Start, resolve_start
+from frazil.log.publishing import Checked, Outgoing, checked_message, envelope_rows, message_rows, typed_rows
+from frazil.log.reader import BatchReader
+from frazil.log.topic_log import TopicLog
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStats:
+    """Figures of one topic. `end` is the next offset; rows before `durable_end` survive a power cut."""
+
+    topic: str
+    log_id: str
+    typed: bool
+    messages: int
+    bytes: int
+    first_offset: int
+    end: int
+    durable_end: int
+    unsynced: int
+    segments: int
+    reserved_bytes: int
+    cached_from: int | None
+    queued_bytes: int
+    last_append_time_us: int | None
+    torn_tail: str | None
+    failed: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Topic:
+    """Publish to and read from one topic, from as many threads as you like."""
+
+    def __init__(self, log: TopicLog) -> None:
+        self._log = log
+
+    @property
+    def name(self) -> str:
+        return str(self._log.name)
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The own columns of a typed topic; None for a message topic."""
+        return self._log.own_schema
+
+    def publish(
+        self, payload: bytes | str, *, key: bytes | str | None = None, attributes: Mapping[str, str] | None = None
+    ) -> int:
+        """Append one message and return its offset, once it is durable as the sync mode says."""
+        message = self._checked(payload, key, attributes)
+        now_us = self._log.context.clock.now_us()
+        return self._log.append_message(message.payload, message.key, message.attributes, now_us, message.size_bytes)
+
+    def publish_many(self, messages: Iterable[bytes | str | Outgoing] | pa.RecordBatch) -> OffsetRange:
+        """Append all or nothing, as one batch, and return its offsets once it is durable.
+
+        A typed topic takes a `RecordBatch` of its schema; a message topic takes messages, or a `RecordBatch`
+        with `_payload` and other envelope columns.
+        """
+        rows, size = self._rows(messages)
+        first = self._log.append_batch(rows, size)
+        return OffsetRange(first, first + rows.num_rows)
+
+    def read(self, start: Start = "earliest", *, end: int | None = None, follow: bool = False) -> MessageReader:
+        """Messages from `start` up to `end`, or what is there now; with `follow`, also all that comes."""
+        self.check_is_message_topic()
+        return MessageReader(self.read_batches(start, end=end, follow=follow))
+
+    def read_batches(self, start: Start = "earliest", *, end: int | None = None, follow: bool = False) -> BatchReader:
+        """The same as Arrow batches, each row with its `_offset` and `_append_time`."""
+        return BatchReader(self._log, resolve_start(self._log, start), end, follow=follow)
+
+    def stats(self) -> TopicStats:
+        log = self._log
+        segments = log.segments
+        end = log.visible_end
+        return TopicStats(
+            topic=self.name,
+            log_id=log.log_id,
+            typed=log.own_schema is not None,
+            messages=end - log.first_offset,
+            bytes=sum(segment.used_bytes for segment in segments),
+            first_offset=log.first_offset,
+            end=end,
+            durable_end=log.durable_end,
+            unsynced=log.written_end - log.durable_end,
+            segments=len(segments),
+            reserved_bytes=sum(segment.allocated_bytes for segment in segments),
+            cached_from=log.cache.first_offset,
+            queued_bytes=log.queued_bytes,
+            last_append_time_us=segments[-1].last_time_us if segments else None,
+            torn_tail=str(log.torn.kept_as) if log.torn else None,
+            failed=log.failed.message if log.failed else None,
+        )
+
+    def sync(self) -> int:
+        """Make everything written durable, whatever the sync mode; returns the durable end."""
+        return self._log.flush()
+
+    # --- for the asyncio face, which waits in its own way
+
+    def begin_publish(self, payload: Any, key: Any, attributes: Any) -> tuple[Part, int]:
+        message = self._checked(payload, key, attributes)
+        log = self._log
+        now_us = log.context.clock.now_us()
+        part, index, leads = log.add_message(
+            message.payload, message.key, message.attributes, now_us, message.size_bytes
+        )
+        if leads:
+            log.commit_in_pool()
+        return part, index
+
+    def begin_publish_many(self, messages: Any) -> Part:
+        part, leads = self._log.add_batch(*self._rows(messages))
+        if leads:
+            self._log.commit_in_pool()
+        return part
+
+    @property
+    def log(self) -> TopicLog:
+        return self._log
+
+    def check_is_message_topic(self) -> None:
+        if self._log.own_schema is not None:
+            raise SchemaMismatch(f"{self.name} is a typed topic: use publish_many with record batches and read_batches")
+
+    def _checked(self, payload: Any, key: Any, attributes: Any) -> Checked:
+        self.check_is_message_topic()
+        return checked_message(self._log.context.settings, payload, key, attributes)
+
+    def _rows(self, messages: Any) -> tuple[pa.RecordBatch, int]:
+        settings, now_us = self._log.context.settings, self._log.context.clock.now_us()
+        own = self._log.own_schema
+        if isinstance(messages, pa.RecordBatch):
+            return envelope_rows(settings, messages, now_us) if own is None else typed_rows(settings, messages, own)
+        self.check_is_message_topic()
+        if isinstance(messages, str | bytes | bytearray | memoryview | Mapping) or not isinstance(messages, Iterable):
+            raise InvalidInput(f"publish_many takes many messages or a RecordBatch, not one {type(messages).__name__}")
+        return message_rows(settings, messages, now_us)
+
+
+class MessageReader(Iterator[Message]):
+    """Messages one by one, decoded a batch at a time."""
+
+    def __init__(self, batches: BatchReader) -> None:
+        self._batches = batches
+        self._ready: Iterator[Message] = iter(())
+
+    def __next__(self) -> Message:
+        for message in self._ready:
+            return message
+        self._ready = iter(to_messages(next(self._batches)))
+        return next(self._ready)
+
+    def close(self) -> None:
+        self._batches.close()

@@ -1,0 +1,440 @@
+"""The log of one topic: group commit on one side, readers on the other.
+
+Appenders put rows into a queue. Whoever finds no commit running becomes the committer: a plain caller commits
+in its own thread, an asyncio caller hands it to the pool. While the disk syncs, the next group gathers, so
+grouping costs no latency. A group is one frame: one write, one sync. At a crash in sync mode `always` there is
+therefore at most one frame that nobody was told about.
+
+Two locks, always taken in this order: `_io` (the files) before `_guard` (the queue and the flags).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+
+import pyarrow as pa
+
+from frazil.core.disk import NO_ROOM
+from frazil.core.errors import Closed, DiskFull, EncodingFailed, FrazilError, LogFailed, Overloaded
+from frazil.core.names import TopicName
+from frazil.core.rows import stored_schema
+from frazil.core.settings import RetentionSettings, SyncMode
+from frazil.log.cache import CachedBatch, TopicCache
+from frazil.log.context import LogContext
+from frazil.log.format import SegmentHead
+from frazil.log.group import GroupQueue, Part
+from frazil.log.recovery import Recovered, Torn
+from frazil.log.retention import removable
+from frazil.log.segment import Segment, SegmentWriter, SyncFailed
+from frazil.log.tail import Tail
+
+_RETRY_AFTER_MS = 10
+_log = logging.getLogger("frazil.log")
+
+
+class TopicLog:
+    def __init__(
+        self,
+        context: LogContext,
+        name: TopicName,
+        folder: Path,
+        log_id: str,
+        own_schema: pa.Schema | None,
+        retention: RetentionSettings,
+        recovered: Recovered,
+    ) -> None:
+        self._context = context
+        self._folder = folder
+        self._io = threading.Lock()
+        self._guard = threading.Lock()
+        self._queue = GroupQueue()
+        self._committing = False
+        self._failed: FrazilError | None = None
+        self._closed = False
+        self._flush_due = False
+        self._leader: int | None = None
+        self._drained: threading.Event | None = None
+        self._mark_next = False
+        self._last_time_us = recovered.last_time_us
+        self._written_end = recovered.end
+        self._writer: SegmentWriter | None = None
+        self.name = name
+        self.log_id = log_id
+        self.own_schema = own_schema
+        self.schema = stored_schema(own_schema)
+        self.retention = retention
+        self.cache = TopicCache(context.cache)
+        self.tail = Tail()
+        self.torn: Torn | None = recovered.torn
+        self.segments: tuple[Segment, ...] = tuple(recovered.segments)
+        self.durable_end = recovered.end
+        self._head = self._new_head()
+        if recovered.head is not None and not self.segments[-1].sealed:
+            head = self._head if recovered.head == self._head else recovered.head
+            size_max = context.settings.max_file_size
+            self._writer = SegmentWriter(context.disk, context.budget, self.segments[-1], head, size_max)
+
+    # --- what readers see
+
+    @property
+    def written_end(self) -> int:
+        return self._written_end
+
+    @property
+    def visible_end(self) -> int:
+        """Readers see what is durable; in mode `none`, which promises nothing, what is written."""
+        return self._written_end if self._mode is SyncMode.NONE else self.durable_end
+
+    @property
+    def first_offset(self) -> int:
+        return self.segments[0].base if self.segments else self.visible_end
+
+    @property
+    def context(self) -> LogContext:
+        return self._context
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def failed(self) -> FrazilError | None:
+        return self._failed
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._queue.size_bytes
+
+    # --- appending
+
+    def append_message(
+        self,
+        payload: bytes,
+        key: bytes | None,
+        attributes: list[tuple[str, str]] | None,
+        publish_time_us: int,
+        size: int,
+    ) -> int:
+        """Append one checked message and wait for its offset."""
+        try:
+            part, index, leads = self.add_message(payload, key, attributes, publish_time_us, size)
+            self._commit_groups(until=part) if leads else part.wait()
+        except BaseException:
+            self._hand_over()
+            raise
+        return part.offset_at(index)
+
+    def append_batch(self, batch: pa.RecordBatch, size: int) -> int:
+        """Append a checked batch without `_append_time` and wait for its first offset."""
+        try:
+            part, leads = self.add_batch(batch, size)
+            self._commit_groups(until=part) if leads else part.wait()
+        except BaseException:
+            self._hand_over()
+            raise
+        return part.offset_at(0)
+
+    def add_message(
+        self,
+        payload: bytes,
+        key: bytes | None,
+        attributes: list[tuple[str, str]] | None,
+        publish_time_us: int,
+        size: int,
+    ) -> tuple[Part, int, bool]:
+        """Queue one checked message: its part, its index there, and whether the caller must see to the commit."""
+        with self._guard:
+            self._admit(size)
+            part = self._queue.open_part()
+            index = part.add(payload, key, attributes, publish_time_us, size)
+            return part, index, self._lead()
+
+    def add_batch(self, batch: pa.RecordBatch, size: int) -> tuple[Part, bool]:
+        """Queue a checked batch: its part, and whether the caller must see to the commit."""
+        part = Part(batch, size)
+        with self._guard:
+            self._admit(size)
+            self._queue.add(part)
+            return part, self._lead()
+
+    def commit_in_pool(self) -> None:
+        self._context.pool.submit(self._commit_groups)
+
+    def _admit(self, size: int) -> None:
+        if self._failed is not None:
+            raise self._failed
+        if self._closed:
+            raise Closed(f"the log of {self.name}")
+        limit = self._context.settings.queue_bytes_max
+        if self._queue.size_bytes + size > limit:
+            raise Overloaded("append", limit, _RETRY_AFTER_MS)
+        self._queue.size_bytes += size
+
+    def _lead(self) -> bool:
+        if self._committing:
+            return False
+        self._committing = True
+        self._leader = threading.get_ident()
+        return True
+
+    def _hand_over(self) -> None:
+        """An interrupted caller (Ctrl-C) must not leave others waiting for a commit that it had to do."""
+        with self._guard:
+            if not self._committing or self._leader != threading.get_ident():
+                return
+            self._leader = None
+        self.commit_in_pool()
+
+    def _commit_groups(self, until: Part | None = None) -> None:
+        while True:
+            with self._guard:
+                if not len(self._queue):
+                    self._committing = False
+                    self._leader = None
+                    if self._drained is not None:
+                        self._drained.set()
+                    return
+                if until is not None and until.done:
+                    self._leader = None
+                    break
+                group = self._queue.take_group()
+            self._commit(group)
+        self.commit_in_pool()
+
+    def _commit(self, group: list[Part]) -> None:
+        count = sum(part.count for part in group)
+        with self._io:
+            first = self._written_end
+            try:
+                payload, synced = self._write_frame(group)
+            except BaseException as error:
+                known = error if isinstance(error, FrazilError) else self._fail(f"interrupted by {error!r}")
+                self._context.metrics.failed(count)
+                for part in group:
+                    part.settle(-1, known)
+                if isinstance(error, Exception):
+                    return
+                raise
+            self._written_end = first + count
+            if synced:
+                self.durable_end = self._written_end
+            self._context.cache.add(self.cache, CachedBatch(first, self._written_end, payload, self.schema))
+        self._context.metrics.committed(count, payload.size)
+        for part in group:
+            part.settle(first, None)
+            first += part.count
+        self.tail.wake()
+
+    def _write_frame(self, group: list[Part]) -> tuple[pa.Buffer, bool]:
+        """One frame in the file and, by the sync mode, on the device; or an error that fits the cause."""
+        if self._failed is not None:
+            raise self._failed
+        time_us = max(self._context.clock.now_us(), self._last_time_us)
+        payload = self._encoded(group, time_us)
+        try:
+            writer = self._writer_for(payload.size, time_us)
+            writer.append(self._written_end, payload, after_mark=self._mark_next)
+            self._mark_next = False
+            segment = writer.segment
+            segment.first_time_us = segment.first_time_us or time_us
+            segment.last_time_us = self._last_time_us = time_us
+            return payload, self._sync_by_mode(writer)
+        except SyncFailed as error:
+            raise self._fail(str(error)) from error
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise DiskFull(str(self._folder), error.strerror or str(error)) from error
+            raise self._fail(error.strerror or str(error)) from error
+
+    def _encoded(self, group: list[Part], time_us: int) -> pa.Buffer:
+        """Nothing has touched the file yet: what fails here (no memory) fails this group alone."""
+        try:
+            rows = [part.rows(self.schema, time_us) for part in group]
+            return (rows[0] if len(rows) == 1 else pa.concat_batches(rows)).serialize()
+        except (pa.ArrowException, MemoryError) as error:
+            raise EncodingFailed(str(self.name), str(error)) from error
+
+    def _sync_by_mode(self, writer: SegmentWriter) -> bool:
+        """Sync now, or later, or never; True says that the frame just written is on the device."""
+        settings = self._context.settings
+        if settings.sync_mode is SyncMode.ALWAYS:
+            self._sync(writer)
+            return True
+        if settings.sync_mode is SyncMode.PERIODIC:
+            if writer.unsynced_bytes >= settings.max_batch_bytes:
+                self._sync(writer)
+                self._mark_next = True
+                return True
+            if not self._flush_due:
+                self._flush_due = True
+                self._context.keeper.call_in(settings.fsync_interval_ms, self.flush)
+        return False
+
+    def _sync(self, writer: SegmentWriter) -> None:
+        started = time.perf_counter()
+        writer.sync()
+        self._context.metrics.sync_seconds.observe(time.perf_counter() - started)
+
+    def flush(self) -> int:
+        """Sync what is written; returns the durable end. In any mode, for a reader that needs certainty."""
+        with self._io:
+            self._flush_due = False
+            if self._failed is None:
+                self._flush()
+        self.tail.wake()
+        return self.durable_end
+
+    def _flush(self) -> None:
+        if self.durable_end == self._written_end:
+            return
+        assert self._writer is not None  # sealing syncs: what is not durable is in the open segment
+        try:
+            self._sync(self._writer)
+        except SyncFailed as error:
+            self._fail(str(error))
+            return
+        self._mark_next = True
+        self.durable_end = self._written_end
+
+    def _fail(self, reason: str) -> LogFailed:
+        """After a failed sync the kernel may have dropped the pages: never sync again, never acknowledge again."""
+        failed = LogFailed(str(self.name), reason)
+        _log.error("%s", failed)
+        with self._guard:
+            self._failed = failed
+            waiting = self._queue.take_all()
+        for part in waiting:
+            part.settle(-1, failed)
+        return failed
+
+    # --- segments
+
+    @property
+    def _mode(self) -> SyncMode:
+        return self._context.settings.sync_mode
+
+    def _new_head(self) -> SegmentHead:
+        return SegmentHead(self.log_id, str(self.name), self._mode, self.schema)
+
+    def _writer_for(self, payload_bytes: int, now_us: int) -> SegmentWriter:
+        """The segment that takes the next frame; a new one if the present one is full, old or of another schema."""
+        writer = self._writer
+        if writer is not None and self._must_rotate(writer, payload_bytes, now_us):
+            self._seal()
+            writer = None
+        if writer is None:
+            context = self._context
+            writer = SegmentWriter.create(
+                context.disk,
+                context.budget,
+                self._folder,
+                self._written_end,
+                self._head,
+                context.settings.max_file_size,
+            )
+            kept = tuple(segment for segment in self.segments if segment.base < self._written_end)
+            self.segments = (*kept, writer.segment)
+            self._writer = writer
+        self._context.open_files.used(self)
+        return writer
+
+    def _must_rotate(self, writer: SegmentWriter, payload_bytes: int, now_us: int) -> bool:
+        if writer.head is not self._head:
+            return True
+        has_rows = writer.segment.base < self._written_end
+        return has_rows and (not writer.fits(payload_bytes) or self._is_old(writer.segment, now_us))
+
+    def _is_old(self, segment: Segment, now_us: int) -> bool:
+        age_ms = self._context.settings.max_file_age_ms
+        return (
+            age_ms is not None
+            and segment.first_time_us is not None
+            and now_us - segment.first_time_us >= age_ms * 1_000
+        )
+
+    def _seal(self) -> None:
+        """Close the present segment for good; one without rows is simply written anew under the same name."""
+        writer = self._writer
+        assert writer is not None
+        if writer.segment.base < self._written_end:
+            writer.seal(self._written_end)
+            self.durable_end = self._written_end
+        else:
+            writer.park()
+            self._context.budget.give_back(writer.segment.allocated_bytes)
+        self._writer = None
+        self._mark_next = False
+        self._context.open_files.closed(self)
+
+    def change_schema(self, own_schema: pa.Schema) -> None:
+        """Rows queued before are stored under the new schema too; the next frame starts a new segment."""
+        with self._io:
+            self.own_schema, self.schema = own_schema, stored_schema(own_schema)
+            self._head = self._new_head()
+
+    def try_park(self) -> bool:
+        if not self._io.acquire(blocking=False):
+            return False
+        try:
+            if self._writer is not None:
+                if self._writer.unsynced_bytes and self._mode is SyncMode.PERIODIC:
+                    return False
+                self._writer.park()
+            return True
+        finally:
+            self._io.release()
+
+    # --- by the clock
+
+    def maintain(self, floor: int | None = None) -> int:
+        """Seal an old segment and remove expired ones; `floor` is where the colder tier ends, if there is one."""
+        now_us = self._context.clock.now_us()
+        with self._io:
+            if self._failed is not None or self._closed:
+                return 0
+            try:
+                if self._writer is not None and self._must_rotate(self._writer, 0, now_us):
+                    self._seal()
+                end = self.durable_end
+                going = removable(self.segments, end, self.retention, now_us, end if floor is None else floor)
+                if going and going[-1] is self.segments[-1]:
+                    self._roll_empty()
+            except SyncFailed as error:
+                raise self._fail(str(error)) from error
+            return self._remove(going)
+
+    def _roll_empty(self) -> None:
+        """The last segment holds the place of the next offset; before it goes, an empty one takes over."""
+        if self._writer is not None:
+            self._seal()
+        self._writer_for(0, self._last_time_us)
+
+    def _remove(self, going: list[Segment]) -> int:
+        """Oldest first, each durably gone before the next, so that no crash leaves a gap."""
+        for segment in going:
+            self.segments = tuple(other for other in self.segments if other is not segment)
+            self._context.disk.remove(segment.path)
+            self._context.disk.sync_folder(self._folder)
+            self._context.budget.give_back(segment.allocated_bytes)
+        return sum(segment.allocated_bytes for segment in going)
+
+    def close(self) -> None:
+        """Finish what was queued, sync it, and refuse the rest."""
+        with self._guard:
+            if self._closed:
+                return
+            self._closed = True
+            self._drained = threading.Event()
+            if not self._committing:
+                self._drained.set()
+        self._drained.wait()
+        with self._io:
+            if self._failed is None and self._mode is not SyncMode.NONE:
+                self._flush()
+            if self._writer is not None:
+                self._writer.park()
+            self._context.open_files.closed(self)
+        self.tail.wake()

@@ -1,0 +1,1 @@
+"""The doors: thin adapters over the storage. None imports another."""
