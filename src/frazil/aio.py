@@ -54,6 +54,12 @@ class Storage:
     async def delete_topic(self, name: str) -> None:
         await asyncio.to_thread(self._storage.delete_topic, name)
 
+    async def change_schema(self, name: str, schema: pa.Schema) -> Topic:
+        return Topic(await asyncio.to_thread(self._storage.change_schema, name, schema))
+
+    async def set_retention(self, name: str, retention: RetentionSettings | None) -> None:
+        await asyncio.to_thread(self._storage.set_retention, name, retention)
+
     async def topics(self) -> list[str]:
         return await asyncio.to_thread(self._storage.topics)
 
@@ -75,6 +81,7 @@ class Topic:
     def __init__(self, topic: _Topic) -> None:
         self._topic = topic
         self._loop = asyncio.get_running_loop()
+        self._notify = self._settled  # one object, so that a group is told once for all its callers
 
     @property
     def name(self) -> str:
@@ -88,18 +95,16 @@ class Topic:
         self, payload: bytes | str, *, key: bytes | str | None = None, attributes: Mapping[str, str] | None = None
     ) -> int:
         """Append one message and return its offset once it is durable. A cancelled call may still be stored."""
-        part, index = self._topic.begin_publish(payload, key, attributes)
         future: asyncio.Future[int] = self._loop.create_future()
-        part.listen(self._settled, (future, index))
+        self._topic.begin_publish(payload, key, attributes, self._notify, future)
         return await future
 
     async def publish_many(self, messages: Iterable[bytes | str | Outgoing] | pa.RecordBatch) -> OffsetRange:
         """Append all or nothing, as one batch, and return its offsets once it is durable."""
-        part = self._topic.begin_publish_many(messages)
         future: asyncio.Future[int] = self._loop.create_future()
-        part.listen(self._settled, (future, 0))
+        count = self._topic.begin_publish_many(messages, self._notify, future)
         first = await future
-        return OffsetRange(first, first + part.count)
+        return OffsetRange(first, first + count)
 
     def read(
         self, start: Start = "earliest", *, end: int | None = None, follow: bool = False
@@ -153,18 +158,20 @@ class Topic:
         finally:
             tail.discard(wake)
 
-    def _settled(self, part: Part, tokens: list[Any]) -> None:
+    def _settled(self, part: Part) -> None:
         """Called by a committer: one hop to the loop for all callers of a group."""
-        self._loop.call_soon_threadsafe(_resolve, part, tokens)
+        self._loop.call_soon_threadsafe(_resolve, part)
 
 
-def _resolve(part: Part, tokens: list[tuple[asyncio.Future[int], int]]) -> None:
-    for future, index in tokens:
-        if not future.done():
-            if part.error is not None:
-                future.set_exception(part.error)
-            else:
-                future.set_result(part.first_offset + index)
+def _resolve(part: Part) -> None:
+    futures: list[asyncio.Future[int]] = part.tokens
+    for offset, future in enumerate(futures, part.first_offset):
+        if future.done():
+            continue  # its caller was cancelled meanwhile
+        if part.error is None:
+            future.set_result(offset)
+        else:
+            future.set_exception(part.error)
 
 
 async def _messages(batches: AsyncIterator[pa.RecordBatch]) -> AsyncIterator[Message]:

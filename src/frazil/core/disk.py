@@ -114,6 +114,8 @@ class LocalDisk:
 
     def make_folder(self, folder: Path) -> None:
         if folder.is_dir():
+            with contextlib.suppress(PermissionError):  # then it is not ours, and was not made by us
+                self.sync_folder(folder.parent)  # made by a process that was killed before it could
             return
         self.make_folder(folder.parent)
         with contextlib.suppress(FileExistsError):
@@ -168,7 +170,7 @@ class _LocalFile:
 
     def write(self, pieces: Sequence[Buffer], position: int) -> None:
         views = [memoryview(piece).cast("B") for piece in pieces]
-        while views:
+        while views:  # once round, as a rule
             written = os.pwritev(self._fd, views[:_VECTORS_MAX], position)
             position += written
             while views and written >= len(views[0]):

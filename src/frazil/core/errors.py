@@ -17,6 +17,7 @@ FrazilError
 │   └── DiskBudgetExceeded
 ├── EncodingFailed          rows could not be turned into Arrow (no memory); nothing was written
 ├── FolderInUse             another process owns the data folder
+├── ListenFailed            the address cannot be listened on; choose another
 ├── LogFailed               the disk failed; restart to recover what was acknowledged
 ├── CorruptLog              the bytes are wrong; look at `frazil log check`
 └── Closed                  the storage was closed
@@ -175,6 +176,18 @@ class FolderInUse(FrazilError):
     def __init__(self, folder: str, pid: int | None) -> None:
         owner = f"process {pid}" if pid else "another process"
         super().__init__(f"{folder} is in use by {owner}; stop it first, or use another folder", folder=folder, pid=pid)
+
+
+class ListenFailed(FrazilError):
+    code = "listen_failed"
+
+    def __init__(self, host: str, port: int, reason: str) -> None:
+        super().__init__(
+            f"cannot listen on {host}:{port} ({reason}); choose another port with --port or http.port",
+            host=host,
+            port=port,
+            reason=reason,
+        )
 
 
 class LogFailed(FrazilError):

@@ -7,11 +7,12 @@ commit, which never decreases within a topic. `_offset` is implied by the place 
 
 from __future__ import annotations
 
+import functools
+from array import array
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from frazil.core.errors import SchemaMismatch
@@ -60,6 +61,8 @@ def stored_schema(own: pa.Schema | None) -> pa.Schema:
 
 def check_own_schema(own: pa.Schema) -> None:
     """Refuse what a typed topic cannot hold, by field."""
+    if not isinstance(own, pa.Schema):
+        raise SchemaMismatch(f"a schema is a pyarrow.Schema, not {type(own).__name__}")
     if len(own) == 0:
         raise SchemaMismatch("a typed topic needs at least one column")
     seen: set[str] = set()
@@ -87,27 +90,39 @@ def _check_type(name: str, data_type: pa.DataType) -> None:
 
 
 def constant_times(count: int, time_us: int) -> pa.Array:
-    return pa.Array.from_buffers(TIME, count, [None, pa.py_buffer(np.full(count, time_us, dtype=np.int64))])
+    return _times(array("q", (time_us,)) * count)
+
+
+def _times(values_us: array[int]) -> pa.Array:
+    return pa.Array.from_buffers(TIME, len(values_us), [None, pa.py_buffer(values_us)])
+
+
+_nulls = functools.lru_cache(maxsize=512)(pa.nulls)
+"""Columns of nothing but nulls, shared: most groups are of a few sizes."""
 
 
 def message_batch(
     payloads: Sequence[bytes],
-    keys: Sequence[bytes | None] | None,
-    attributes: Sequence[Sequence[tuple[str, str]] | None] | None,
-    publish_times_us: Sequence[int],
+    keys: Sequence[bytes | None],
+    attributes: Sequence[Sequence[tuple[str, str]] | None],
+    publish_times_us: Sequence[int | None],
     append_time_us: int,
 ) -> pa.RecordBatch:
-    """Envelope rows from plain columns; a column of nothing but nulls is passed as None."""
+    """Envelope rows from plain columns. A producer that gave no time published when the row was appended."""
     count = len(payloads)
+    append_times = constant_times(count, append_time_us)
+    publish_times = append_times
+    if publish_times_us.count(None) != count:
+        publish_times = _times(array("q", (append_time_us if time is None else time for time in publish_times_us)))
     return pa.RecordBatch.from_arrays(
         [
-            constant_times(count, append_time_us),
-            pa.Array.from_buffers(TIME, count, [None, pa.py_buffer(np.array(publish_times_us, dtype=np.int64))]),
-            pa.nulls(count, pa.string()),
-            pa.nulls(count, pa.binary()) if keys is None else pa.array(keys, pa.binary()),
-            pa.nulls(count, ATTRIBUTES) if attributes is None else pa.array(attributes, ATTRIBUTES),
-            pa.nulls(count, pa.int64()),
-            pa.nulls(count, pa.int32()),
+            append_times,
+            publish_times,
+            _nulls(count, pa.string()),
+            _nulls(count, pa.binary()) if keys.count(None) == count else pa.array(keys, pa.binary()),
+            _nulls(count, ATTRIBUTES) if attributes.count(None) == count else pa.array(attributes, ATTRIBUTES),
+            _nulls(count, pa.int64()),
+            _nulls(count, pa.int32()),
             pa.array(payloads, pa.binary()),
         ],
         schema=ENVELOPE,
@@ -116,21 +131,13 @@ def message_batch(
 
 def with_append_time(batch: pa.RecordBatch, stored: pa.Schema, append_time_us: int) -> pa.RecordBatch:
     """The batch as it is stored: the owner's time before the columns the caller gave."""
-    times = constant_times(batch.num_rows, append_time_us)
-    timed = pa.RecordBatch.from_arrays([times, *batch.columns], schema=pa.schema([APPEND_TIME, *batch.schema]))
+    timed = batch.add_column(0, APPEND_TIME, constant_times(batch.num_rows, append_time_us))
     return upgraded(timed, stored)
 
 
 def with_offsets(batch: pa.RecordBatch, first_offset: int) -> pa.RecordBatch:
     """The batch as it is read: `_offset` before the stored columns."""
-    count = batch.num_rows
-    values = np.arange(first_offset, first_offset + count, dtype=np.int64)
-    offsets = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(values)])
-    return pa.RecordBatch.from_arrays([offsets, *batch.columns], schema=read_schema(batch.schema))
-
-
-def read_schema(stored: pa.Schema) -> pa.Schema:
-    return pa.schema([OFFSET, *stored])
+    return batch.add_column(0, OFFSET, pa.arange(first_offset, first_offset + batch.num_rows))
 
 
 def to_messages(batch: pa.RecordBatch) -> list[Message]:

@@ -49,7 +49,7 @@ class WalSettings(_Frozen):
     sync_mode: SyncMode = Field(SyncMode.ALWAYS, description="when a message is acknowledged")
     fsync_interval_ms: Positive = Field(10, description="periodic mode: at most this long between syncs")
     max_batch_bytes: Positive = Field(4 * MIB, description="periodic mode: sync once this much is unsynced")
-    cache_capacity: int = Field(256 * MIB, ge=0, description="replay cache of all topics together, bytes")
+    cache_capacity: int = Field(64 * MIB, ge=0, description="replay cache of all topics together, bytes")
     message_bytes_max: Positive = Field(10 * MIB, description="largest message: payload, key and attributes")
     batch_bytes_max: int = Field(64 * MIB, gt=0, le=2**30, description="largest batch of one call")
     queue_bytes_max: Positive = Field(128 * MIB, description="waiting for the disk, for each topic")
@@ -114,11 +114,14 @@ def load_settings(path: Path) -> Settings:
 
 
 def resolve_settings(data: Path | None = None, config: Path | None = None) -> Settings:
-    """What a command line gives: a file, then the folder, then the environment, then the default."""
-    if config is None and data is None and os.environ.get("FRAZIL_CONFIG"):
+    """What a command line gives. For the folder: `data`, FRAZIL_DATA, the file, the default; the first one wins.
+
+    The file is `config` or FRAZIL_CONFIG; a folder given beside it replaces only the file's own `data`.
+    """
+    if config is None and os.environ.get("FRAZIL_CONFIG"):
         config = Path(os.environ["FRAZIL_CONFIG"])
     settings = load_settings(config) if config else Settings()
-    if data is None and "data" not in settings.model_fields_set and os.environ.get("FRAZIL_DATA"):
+    if data is None and os.environ.get("FRAZIL_DATA"):
         data = Path(os.environ["FRAZIL_DATA"])
     return settings if data is None else settings.model_copy(update={"data": data})
 

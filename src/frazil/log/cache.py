@@ -8,6 +8,9 @@ from collections import deque
 
 import pyarrow as pa
 
+_SHARE_MAX = 32
+"""No batch takes more than this part of the cache."""
+
 
 class CachedBatch:
     """A stored batch as it was serialised; decoded when first read, and then shared."""
@@ -38,6 +41,12 @@ class ReplayCache:
         self._order: deque[TopicCache] = deque()  # whose batch is the next oldest
 
     def add(self, topic: TopicCache, batch: CachedBatch) -> None:
+        """Keep a batch, unless it is so large that it would push out what others still need.
+
+        Such a batch is read from its file, which the system has in memory anyway.
+        """
+        if batch.size_bytes > self.capacity_bytes // _SHARE_MAX:
+            return
         with self.guard:
             topic.push(batch)
             self._order.append(topic)
@@ -52,7 +61,7 @@ class ReplayCache:
 
 
 class TopicCache:
-    """The cached tail of one topic: contiguous, ending at its durable end."""
+    """The newest batches of one topic, but for those too large to keep."""
 
     __slots__ = ("_batches", "_cache", "_dropped")
 
@@ -78,7 +87,8 @@ class TopicCache:
             if newest.offset <= offset:
                 return newest if offset < newest.end else None
             at = bisect.bisect_right(batches, offset, lo=self._dropped, key=_offset_of) - 1
-            return batches[at] if at >= self._dropped else None
+            batch = batches[at] if at >= self._dropped else None
+            return batch if batch is not None and offset < batch.end else None
 
     def push(self, batch: CachedBatch) -> None:
         self._batches.append(batch)

@@ -3,7 +3,7 @@
     {log folder}/{namespace}/{topic}/topic.json          what the topic is
     {log folder}/{namespace}/{topic}/{offset:020d}.wal   its segments
     {log folder}/~ends                                   offsets below which each log was durable
-    {log folder}/~trash/{log id}                         topics being deleted
+    {log folder}/~trash/{random}                         topics being deleted
 
 `~` cannot be in a name, so nothing here can meet a namespace.
 """
@@ -11,15 +11,16 @@
 from __future__ import annotations
 
 import base64
+import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from frazil.core.disk import Disk
+from frazil.core.disk import Disk, Entry
 from frazil.core.errors import CorruptLog, InvalidName
 from frazil.core.names import TopicName
 from frazil.core.settings import RetentionSettings
@@ -38,6 +39,8 @@ class TopicRecord:
     created_us: int
     schema: pa.Schema | None
     retention: RetentionSettings | None
+    first_offset: int = 0
+    """Where the log begins; raised before retention removes what is below, so that a lost segment is told apart."""
 
     @classmethod
     def new(
@@ -51,6 +54,9 @@ class TopicRecord:
     def with_retention(self, retention: RetentionSettings | None) -> TopicRecord:
         return replace(self, retention=retention)
 
+    def with_first_offset(self, first_offset: int) -> TopicRecord:
+        return replace(self, first_offset=first_offset)
+
     def as_content(self) -> dict[str, Any]:
         schema = None if self.schema is None else base64.b64encode(self.schema.serialize()).decode()
         retention = None if self.retention is None else self.retention.model_dump()
@@ -60,6 +66,7 @@ class TopicRecord:
             "created_us": self.created_us,
             "schema": schema,
             "retention": retention,
+            "first_offset": self.first_offset,
         }
 
     @classmethod
@@ -73,6 +80,7 @@ class TopicRecord:
                 int(content["created_us"]),
                 None if schema is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(schema))),
                 None if retention is None else RetentionSettings(**retention),
+                int(content["first_offset"]),
             )
         except (KeyError, ValueError, TypeError, InvalidName, pa.ArrowException, OSError) as error:
             raise CorruptLog(str(path), 0, f"not a topic record ({error})") from None
@@ -82,13 +90,13 @@ class TopicCatalog:
     def __init__(self, disk: Disk, folder: Path) -> None:
         self._disk = disk
         self._folder = folder
+        self._updating = threading.Lock()
         self._names: set[TopicName] = set()
         self.size_bytes = 0
         self._empty_trash()
-        for name, entries in self._walk():
-            if any(entry_name == TOPIC_FILE or entry_name.endswith(SUFFIX) for entry_name, _ in entries):
-                self._names.add(name)
-                self.size_bytes += sum(size for entry_name, size in entries if entry_name.endswith(SUFFIX))
+        for name, size_bytes in walk_topics(disk, folder):
+            self._names.add(name)
+            self.size_bytes += size_bytes
         self._ends: dict[str, Any] = read_record(disk, folder / ENDS_FILE) or {}
 
     def __contains__(self, name: TopicName) -> bool:
@@ -98,29 +106,31 @@ class TopicCatalog:
         return set(self._names)
 
     def folder(self, name: TopicName) -> Path:
-        return self._folder / name.namespace / name.topic
+        return topic_folder(self._folder, name)
 
     def create(self, record: TopicRecord) -> None:
         """Durable when it returns: a crash before leaves a folder without a record, which is no topic."""
         self._disk.make_folder(self.folder(record.name))
-        self.replace(record)
+        self._write(record)
         self._names.add(record.name)
 
-    def replace(self, record: TopicRecord) -> None:
+    def update(self, name: TopicName, change: Callable[[TopicRecord], TopicRecord]) -> None:
+        """Replace a topic's record by what `change` makes of it, one at a time."""
+        with self._updating:
+            self._write(change(self.read(name)))
+
+    def _write(self, record: TopicRecord) -> None:
         write_record(self._disk, self.folder(record.name) / TOPIC_FILE, record.as_content())
 
     def read(self, name: TopicName) -> TopicRecord:
-        path = self.folder(name) / TOPIC_FILE
-        content = read_record(self._disk, path)
-        if content is None:
-            raise CorruptLog(str(path), 0, "the topic's record is missing, but there are segments")
-        record = TopicRecord.from_content(path, content)
-        if record.name != name:
-            raise CorruptLog(str(path), 0, f"this record belongs to {record.name}")
-        return record
+        return read_topic_record(self._disk, self._folder, name)
 
     def delete(self, name: TopicName) -> int:
-        """Move the folder out of sight in one step, then remove it; returns the bytes of its segments."""
+        """Move the folder out of sight in one step, then remove it; returns the bytes of its segments.
+
+        What `~ends` says of it goes first: a crash in between must not leave a topic that looks lost.
+        """
+        self._forget_ends(name)
         folder = self.folder(name)
         size = sum(entry.size_bytes for entry in self._disk.list(folder) if entry.name.endswith(SUFFIX))
         trash = self._folder / TRASH_FOLDER
@@ -146,24 +156,59 @@ class TopicCatalog:
             self._ends.update(changed)
             write_record(self._disk, self._folder / ENDS_FILE, self._ends)
 
-    def _walk(self) -> Iterator[tuple[TopicName, list[tuple[str, int]]]]:
-        for namespace in self._disk.list(self._folder):
-            if not namespace.is_folder or namespace.name.startswith("~"):
-                continue
-            for topic in self._disk.list(self._folder / namespace.name):
-                if topic.is_folder:
-                    try:
-                        name = TopicName.parse(f"/{namespace.name}/{topic.name}")
-                    except InvalidName:
-                        continue  # not ours: no topic can have this name
-                    files = self._disk.list(self.folder(name))
-                    yield name, [(entry.name, entry.size_bytes) for entry in files]
+    def _forget_ends(self, name: TopicName) -> None:
+        kept = {log_id: known for log_id, known in self._ends.items() if known.get("topic") != str(name)}
+        if len(kept) < len(self._ends):
+            write_record(self._disk, self._folder / ENDS_FILE, kept)
+            self._ends = kept
 
     def _empty_trash(self) -> None:
         trash = self._folder / TRASH_FOLDER
         if not any(entry.name == TRASH_FOLDER for entry in self._disk.list(self._folder)):
             return
-        for folder in self._disk.list(trash):
+        doomed = self._disk.list(trash)
+        if doomed:
+            self._disk.sync_folder(trash)  # left by a killed process: else a topic could come back without its files
+        for folder in doomed:
             for entry in self._disk.list(trash / folder.name):
                 self._disk.remove(trash / folder.name / entry.name)
             self._disk.remove_folder(trash / folder.name)
+
+
+def topic_folder(folder: Path, name: TopicName) -> Path:
+    return folder / name.namespace / name.topic
+
+
+def walk_topics(disk: Disk, folder: Path) -> Iterator[tuple[TopicName, int]]:
+    """Every topic in a log folder and the bytes of its segments; only looks, so anyone may call it."""
+    for namespace in disk.list(folder):
+        if not namespace.is_folder or namespace.name.startswith("~"):
+            continue
+        for topic in _entries(disk, folder / namespace.name):
+            if topic.is_folder:
+                try:
+                    name = TopicName.parse(f"/{namespace.name}/{topic.name}")
+                except InvalidName:
+                    continue  # not ours: no topic can have this name
+                files = _entries(disk, topic_folder(folder, name))
+                if any(entry.name == TOPIC_FILE or entry.name.endswith(SUFFIX) for entry in files):
+                    yield name, sum(entry.size_bytes for entry in files if entry.name.endswith(SUFFIX))
+
+
+def _entries(disk: Disk, folder: Path) -> list[Entry]:
+    try:
+        return disk.list(folder)
+    except FileNotFoundError:
+        return []  # deleted by its owner while we looked
+
+
+def read_topic_record(disk: Disk, folder: Path, name: TopicName) -> TopicRecord:
+    """What a topic is, or `CorruptLog`."""
+    path = topic_folder(folder, name) / TOPIC_FILE
+    content = read_record(disk, path)
+    if content is None:
+        raise CorruptLog(str(path), 0, "the topic's record is missing, but there are segments")
+    record = TopicRecord.from_content(path, content)
+    if record.name != name:
+        raise CorruptLog(str(path), 0, f"this record belongs to {record.name}")
+    return record

@@ -21,6 +21,7 @@ from isal.isal_zlib import crc32
 from typing_extensions import Buffer
 
 from frazil.core.errors import CorruptLog
+from frazil.core.rows import APPEND_TIME
 from frazil.core.settings import SyncMode
 
 HEADER_BYTES = 16
@@ -31,6 +32,7 @@ MARK_BYTES = HEADER_BYTES + len(MARK_PAYLOAD)
 
 _HEADER = struct.Struct("<QII")
 _COVERED = struct.Struct("<QI")
+_ARROW_REFUSES = (pa.ArrowException, OSError, ValueError, EOFError, MemoryError)
 _KEY_VERSION = b"frazil.format"
 _KEY_LOG_ID = b"frazil.log"
 _KEY_TOPIC = b"frazil.topic"
@@ -114,12 +116,14 @@ def unpack_frame(data: memoryview, at: int, position: int) -> Frame:
 def unpack_head(path: str, frame: Frame) -> SegmentHead:
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(frame.payload))
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except _ARROW_REFUSES as error:
         raise CorruptLog(path, frame.position, f"the first frame is no Arrow schema ({error})") from None
     metadata = schema.metadata or {}
     version = metadata.get(_KEY_VERSION, b"")
     if version != str(FORMAT_VERSION).encode():
         raise CorruptLog(path, frame.position, f"format version {version.decode(errors='replace')!r} is not known")
+    if APPEND_TIME not in schema:
+        raise CorruptLog(path, frame.position, f"the schema has no column {APPEND_TIME.name}")
     try:
         return SegmentHead(
             metadata[_KEY_LOG_ID].decode(),
@@ -131,12 +135,18 @@ def unpack_head(path: str, frame: Frame) -> SegmentHead:
         raise CorruptLog(path, frame.position, f"the schema frame lacks a valid {error}") from None
 
 
+def check_owner(path: str, head: SegmentHead, log_id: str) -> None:
+    """A file of another log may fit in every other way."""
+    if head.log_id != log_id:
+        raise CorruptLog(path, 0, f"this segment belongs to log {head.log_id} of {head.topic}, not to {log_id}")
+
+
 def unpack_batch(path: str, frame: Frame, schema: pa.Schema) -> pa.RecordBatch:
     """The rows of a frame, validated in full: a matching checksum does not make Arrow safe to read."""
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(frame.payload), schema)
         batch.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+    except _ARROW_REFUSES as error:
         raise CorruptLog(path, frame.position, f"the frame holds no valid Arrow record batch ({error})") from None
     if batch.num_rows == 0:
         raise CorruptLog(path, frame.position, "the frame holds no rows")
@@ -153,7 +163,8 @@ def find_frames(data: memoryview, start: int, position: int, offset_min: int) ->
     if usable < MARK_BYTES:
         return []
     words = np.frombuffer(data[start : start + usable], dtype="<u8")
-    offsets, lengths = words[:-1], words[1:] & np.uint64(0xFFFFFFFF)
+    low = np.uint64(0xFFFFFFFF)
+    offsets, lengths, payload_starts = words[:-2], words[1:-1] & low, words[2:] & low
     room = (len(data) - start) - np.arange(len(offsets), dtype=np.uint64) * np.uint64(ALIGNMENT)
     plausible = (
         (offsets >= np.uint64(offset_min))
@@ -161,6 +172,7 @@ def find_frames(data: memoryview, start: int, position: int, offset_min: int) ->
         & (lengths > 0)
         & (lengths % np.uint64(ALIGNMENT) == 0)
         & (lengths + np.uint64(HEADER_BYTES) <= room)
+        & (payload_starts == low)  # every Arrow message begins with four bytes of ones
     )
     found = []
     for index in np.flatnonzero(plausible):

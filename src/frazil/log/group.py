@@ -19,70 +19,50 @@ from frazil.core.settings import MIB
 GROUP_BYTES_MAX = 4 * MIB
 """A group is closed at this size; a larger single batch is a group of its own."""
 
-Notify = Callable[["Part", list[Any]], None]
+Notify = Callable[["Part"], None]
+"""Told, from whatever thread, when a part is settled; its `tokens` say for whom."""
+
+MessageRow = tuple[bytes, bytes | None, list[tuple[str, str]] | None, int | None]
+"""Payload, key, attributes, and the producer's own time where it gave one."""
 
 
 class Part:
-    """Rows of one or many callers that get their offsets together."""
+    """Rows of one or many callers that get their offsets together, and that wait in the same way."""
 
     __slots__ = (
-        "_event", "_guard", "_listeners", "attributes", "batch", "count", "done", "error", "first_offset",
-        "keys", "payloads", "publish_times_us", "size_bytes",
-    )  # fmt: skip
+        "_event",
+        "_guard",
+        "batch",
+        "done",
+        "error",
+        "first_offset",
+        "messages",
+        "notify",
+        "size_bytes",
+        "tokens",
+    )
 
-    def __init__(self, batch: pa.RecordBatch | None = None, size_bytes: int = 0) -> None:
+    def __init__(self, notify: Notify | None, batch: pa.RecordBatch | None = None, size_bytes: int = 0) -> None:
+        self.notify = notify
         self.batch = batch
-        self.count: int = batch.num_rows if batch is not None else 0
         self.size_bytes = size_bytes
-        self.payloads: list[bytes] = []
-        self.keys: list[bytes | None] | None = None
-        self.attributes: list[list[tuple[str, str]] | None] | None = None
-        self.publish_times_us: list[int] = []
+        self.messages: list[MessageRow] = []
+        self.tokens: list[Any] = []
         self.first_offset = -1
         self.error: FrazilError | None = None
         self.done = False
         self._guard = threading.Lock()
         self._event: threading.Event | None = None
-        self._listeners: dict[Notify, list[Any]] | None = None
 
-    def add(
-        self,
-        payload: bytes,
-        key: bytes | None,
-        attributes: list[tuple[str, str]] | None,
-        publish_time_us: int,
-        size_bytes: int,
-    ) -> int:
-        """One more message; returns its index in the part."""
-        index = self.count
-        self.payloads.append(payload)
-        if key is not None and self.keys is None:
-            self.keys = [None] * index
-        if self.keys is not None:
-            self.keys.append(key)
-        if attributes and self.attributes is None:
-            self.attributes = [None] * index
-        if self.attributes is not None:
-            self.attributes.append(attributes or None)
-        self.publish_times_us.append(publish_time_us)
-        self.size_bytes += size_bytes
-        self.count = index + 1
-        return index
+    @property
+    def count(self) -> int:
+        return len(self.messages) if self.batch is None else int(self.batch.num_rows)
 
     def rows(self, stored: pa.Schema, append_time_us: int) -> pa.RecordBatch:
         if self.batch is not None:
             return with_append_time(self.batch, stored, append_time_us)
-        return message_batch(self.payloads, self.keys, self.attributes, self.publish_times_us, append_time_us)
-
-    def listen(self, notify: Notify, token: Any) -> None:
-        """Have `notify(part, tokens)` called once when the part is settled, from whatever thread settles it."""
-        with self._guard:
-            if not self.done:
-                if self._listeners is None:
-                    self._listeners = {}
-                self._listeners.setdefault(notify, []).append(token)
-                return
-        notify(self, [token])
+        payloads, keys, attributes, times = zip(*self.messages, strict=True)
+        return message_batch(payloads, keys, attributes, times, append_time_us)
 
     def wait(self) -> None:
         with self._guard:
@@ -98,12 +78,11 @@ class Part:
             self.first_offset = first_offset
             self.error = error
             self.done = True
-            event, listeners = self._event, self._listeners
+            event = self._event
         if event is not None:
             event.set()
-        if listeners is not None:
-            for notify, tokens in listeners.items():
-                notify(self, tokens)
+        if self.notify is not None:
+            self.notify(self)
 
     def offset_at(self, index: int) -> int:
         """The offset of a settled row, or the error that met the whole part."""
@@ -124,13 +103,13 @@ class GroupQueue:
     def __len__(self) -> int:
         return len(self._parts)
 
-    def open_part(self) -> Part:
+    def open_part(self, notify: Notify | None) -> Part:
         """The part that the next single message joins."""
         if self._parts:
             last = self._parts[-1]
-            if last.batch is None and last.size_bytes < GROUP_BYTES_MAX:
+            if last.notify is notify and last.batch is None and last.size_bytes < GROUP_BYTES_MAX:
                 return last
-        part = Part()
+        part = Part(notify)
         self._parts.append(part)
         return part
 

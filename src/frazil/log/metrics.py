@@ -16,17 +16,14 @@ class Histogram:
         self.bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
-        self._guard = threading.Lock()
 
     def observe(self, value: float) -> None:
-        at = bisect.bisect_left(self.bounds, value)
-        with self._guard:
-            self._counts[at] += 1
-            self._sum += value
+        """Its owner guards it."""
+        self._counts[bisect.bisect_left(self.bounds, value)] += 1
+        self._sum += value
 
     def read(self) -> tuple[list[int], float]:
-        with self._guard:
-            return list(self._counts), self._sum
+        return list(self._counts), self._sum
 
 
 class LogMetrics:
@@ -44,7 +41,11 @@ class LogMetrics:
         with self._guard:
             self.rows += rows
             self.bytes += size_bytes
-        self.group_rows.observe(rows)
+            self.group_rows.observe(rows)
+
+    def synced(self, seconds: float) -> None:
+        with self._guard:
+            self.sync_seconds.observe(seconds)
 
     def failed(self, rows: int) -> None:
         with self._guard:

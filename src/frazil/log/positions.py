@@ -8,7 +8,7 @@ import numpy as np
 
 from frazil.core.errors import InvalidPosition, OffsetOutOfRange
 from frazil.log.segment import Segment
-from frazil.log.segment_reader import SegmentReader, append_times_us
+from frazil.log.segment_reader import SegmentReader, append_times_us, first_time_us
 from frazil.log.topic_log import TopicLog
 
 Start = str | int | datetime
@@ -34,6 +34,12 @@ def resolve_start(log: TopicLog, start: Start) -> int:
     return start
 
 
+def check_end(end: int | None) -> None:
+    """An end may lie beyond the log, but it is an offset."""
+    if end is not None and (isinstance(end, bool) or not isinstance(end, int) or end < 0):
+        raise InvalidPosition(f"end must be an offset, not {end!r}")
+
+
 def offset_at_time(log: TopicLog, time_us: int) -> int:
     """The first visible offset whose append time is not before `time_us`; the end if there is none."""
     end = log.visible_end
@@ -41,7 +47,9 @@ def offset_at_time(log: TopicLog, time_us: int) -> int:
     low, high = 0, len(segments)
     while low < high:  # the last segment whose first row is before the time holds the answer, or ends before it
         middle = (low + high) // 2
-        if _first_time_us(log, segments[middle]) < time_us:
+        first_us = first_time_us(log.context.disk, segments[middle])
+        assert first_us is not None  # a segment that begins before the visible end has a row
+        if first_us < time_us:
             low = middle + 1
         else:
             high = middle
@@ -50,18 +58,6 @@ def offset_at_time(log: TopicLog, time_us: int) -> int:
     segment = segments[low - 1]
     segment_end = segments[low].base if low < len(segments) else end
     return _offset_in_segment(log, segment, segment_end, time_us)
-
-
-def _first_time_us(log: TopicLog, segment: Segment) -> int:
-    if segment.first_time_us is None:
-        reader = SegmentReader(log.context.disk, segment)
-        try:
-            batch = reader.next()
-        finally:
-            reader.close()
-        assert batch is not None
-        segment.first_time_us = int(append_times_us(batch.rows)[0])
-    return segment.first_time_us
 
 
 def _offset_in_segment(log: TopicLog, segment: Segment, end: int, time_us: int) -> int:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from frazil.core.errors import BatchTooLarge, InvalidInput, MessageTooLarge, SchemaMismatch
-from frazil.core.rows import ENVELOPE, constant_times
+from frazil.core.rows import ENVELOPE, constant_times, message_batch
 from frazil.core.settings import WalSettings
+from frazil.log.group import MessageRow
 
+_TIME_MIN_US = -62_135_596_800_000_000
+_TIME_MAX_US = 253_402_300_799_999_999
 _ROW_BYTES = 64
 """What a message costs in the queue besides its own bytes."""
 
@@ -23,16 +28,8 @@ class Outgoing(NamedTuple):
     attributes: Mapping[str, str] | None = None
 
 
-class Checked(NamedTuple):
+def checked_message(settings: WalSettings, payload: Any, key: Any, attributes: Any) -> tuple[MessageRow, int]:
     """A message that can be stored as it is, and the bytes it takes in the queue."""
-
-    payload: bytes
-    key: bytes | None
-    attributes: list[tuple[str, str]] | None
-    size_bytes: int
-
-
-def checked_message(settings: WalSettings, payload: Any, key: Any, attributes: Any) -> Checked:
     data = payload if type(payload) is bytes else _as_bytes("payload", payload)
     size = len(data)
     if key is not None:
@@ -40,53 +37,52 @@ def checked_message(settings: WalSettings, payload: Any, key: Any, attributes: A
         size += len(key)
     pairs = None
     if attributes:
-        pairs = _as_pairs(attributes)
-        size += sum(len(name) + len(value) for name, value in pairs)
+        pairs, pairs_size = _as_pairs(attributes)
+        size += pairs_size
     if size > settings.message_bytes_max:
         raise MessageTooLarge(size, settings.message_bytes_max)
-    return Checked(data, key, pairs, size + _ROW_BYTES)
+    return (data, key, pairs, None), size + _ROW_BYTES
 
 
 def message_rows(settings: WalSettings, messages: Iterable[Any], now_us: int) -> tuple[pa.RecordBatch, int]:
     """Envelope rows (without `_append_time`) of many messages, and their size."""
-    checked: list[Checked] = []
-    size = 0
+    rows: list[MessageRow] = []
+    total = 0
     for message in messages:
         one = message if isinstance(message, Outgoing) else Outgoing(message)
-        row = checked_message(settings, *one)
-        size += row.size_bytes
-        if size > settings.batch_bytes_max:
-            raise BatchTooLarge(size, settings.batch_bytes_max)
-        checked.append(row)
-    if not checked:
+        row, size = checked_message(settings, *one)
+        total += size
+        if total > settings.batch_bytes_max:
+            raise BatchTooLarge(total, settings.batch_bytes_max)
+        rows.append(row)
+    if not rows:
         raise InvalidInput("there are no messages to publish")
-    count = len(checked)
-    columns = {
-        "_publish_time": constant_times(count, now_us),
-        "_key": pa.array([row.key for row in checked], pa.binary()),
-        "_attributes": pa.array([row.attributes for row in checked], ENVELOPE.field("_attributes").type),
-        "_payload": pa.array([row.payload for row in checked], pa.binary()),
-    }
-    return _envelope(columns, count), size
+    payloads, keys, attributes, times = zip(*rows, strict=True)
+    return message_batch(payloads, keys, attributes, times, now_us).remove_column(0), total
 
 
 def envelope_rows(settings: WalSettings, batch: pa.RecordBatch, now_us: int) -> tuple[pa.RecordBatch, int]:
     """A caller's batch for a message topic: `_payload` and any other envelope columns, in any order."""
+    _check_safe(batch)
     known = {field.name: field for field in ENVELOPE if field.name != "_append_time"}
     columns: dict[str, pa.Array] = {"_publish_time": constant_times(batch.num_rows, now_us)}
     for name in batch.schema.names:
         if name not in known:
             raise SchemaMismatch(f"column {name!r}: a message topic takes only {', '.join(known)}", field=name)
+        if len(batch.schema.get_all_field_indices(name)) > 1:
+            raise SchemaMismatch(f"column {name!r} is there more than once", field=name)
         columns[name] = _cast(name, batch.column(name), known[name].type)
     if "_payload" not in columns:
         raise SchemaMismatch("column '_payload' is missing: a message topic needs it", field="_payload")
     rows, size = checked_batch(settings, _envelope(columns, batch.num_rows))
     _check_longest(settings, rows)
+    _check_times(rows)
     return rows, size
 
 
 def typed_rows(settings: WalSettings, batch: pa.RecordBatch, own: pa.Schema) -> tuple[pa.RecordBatch, int]:
     """A caller's batch for a typed topic: the same columns with the same types, in any order."""
+    _check_safe(batch)
     columns = []
     for name in batch.schema.names:
         if name not in own.names:
@@ -101,14 +97,18 @@ def typed_rows(settings: WalSettings, batch: pa.RecordBatch, own: pa.Schema) -> 
     return checked_batch(settings, pa.RecordBatch.from_arrays(columns, schema=own))
 
 
-def checked_batch(settings: WalSettings, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
-    """Bounded, not empty, without a null where none may be, and safe to read: whatever buffers it was made from."""
-    if batch.num_rows == 0:
-        raise InvalidInput("the batch has no rows")
+def _check_safe(batch: pa.RecordBatch) -> None:
+    """Before anything reads it: a batch may be made from buffers that lie, and Arrow's own code believes them."""
     try:
         batch.validate(full=True)
     except (pa.ArrowException, ValueError) as error:
         raise SchemaMismatch(f"the batch is not valid Arrow: {error}") from None
+
+
+def checked_batch(settings: WalSettings, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
+    """Bounded, not empty, and without a null where none may be."""
+    if batch.num_rows == 0:
+        raise InvalidInput("the batch has no rows")
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if not field.nullable and column.null_count:
             raise SchemaMismatch(
@@ -130,9 +130,27 @@ def _envelope(columns: Mapping[str, pa.Array], count: int) -> pa.RecordBatch:
 
 
 def _check_longest(settings: WalSettings, rows: pa.RecordBatch) -> None:
-    lengths = pa.compute.max(pa.compute.binary_length(rows.column("_payload"))).as_py()
-    if lengths > settings.message_bytes_max:
-        raise MessageTooLarge(lengths, settings.message_bytes_max)
+    """The same limit as for single messages: payload, key and attributes of each row together."""
+    sizes = _lengths(rows.column("_payload")) + _lengths(rows.column("_key"))
+    attributes = rows.column("_attributes")
+    if attributes.null_count < len(attributes):
+        totals = np.concatenate([[0], np.cumsum(_lengths(attributes.keys) + _lengths(attributes.items))])
+        ends = attributes.offsets.to_numpy()
+        sizes += np.diff(totals[ends])
+    longest = int(sizes.max())
+    if longest > settings.message_bytes_max:
+        raise MessageTooLarge(longest, settings.message_bytes_max)
+
+
+def _check_times(rows: pa.RecordBatch) -> None:
+    """A time that no calendar has could be stored but never read back."""
+    times = rows.column("_publish_time").cast(pa.int64())
+    if pc.min(times).as_py() < _TIME_MIN_US or pc.max(times).as_py() > _TIME_MAX_US:
+        raise InvalidInput("_publish_time must lie in the years 1 to 9999", field="_publish_time")
+
+
+def _lengths(column: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.asarray(pc.fill_null(pc.binary_length(column), 0), dtype=np.int64)
 
 
 def _cast(name: str, column: pa.Array, target: pa.DataType) -> pa.Array:
@@ -155,13 +173,14 @@ def _as_bytes(field: str, value: Any) -> bytes:
     raise InvalidInput(f"{field} must be bytes or str, not {type(value).__name__}", field=field)
 
 
-def _as_pairs(attributes: Any) -> list[tuple[str, str]]:
+def _as_pairs(attributes: Any) -> tuple[list[tuple[str, str]], int]:
+    """The pairs, and their bytes in UTF-8."""
     if not isinstance(attributes, Mapping):
         raise InvalidInput(f"attributes must be a mapping, not {type(attributes).__name__}", field="attributes")
     pairs = list(attributes.items())
+    size = 0
     for name, value in pairs:
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidInput(f"attributes must map str to str, got {name!r}: {value!r}", field="attributes")
-        _as_bytes("attributes", name)
-        _as_bytes("attributes", value)
-    return pairs
+        size += len(_as_bytes("attributes", name)) + len(_as_bytes("attributes", value))
+    return pairs, size

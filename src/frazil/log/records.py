@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from isal.isal_zlib import crc32
 
-from frazil.core.disk import Disk
-from frazil.core.errors import CorruptLog
+from frazil.core.disk import NO_ROOM, Disk
+from frazil.core.errors import CorruptLog, DiskFull
 
 
 def write_record(disk: Disk, path: Path, content: dict[str, Any]) -> None:
@@ -20,14 +22,35 @@ def write_record(disk: Disk, path: Path, content: dict[str, Any]) -> None:
     names = {entry.name for entry in disk.list(path.parent)}
     if temporary.name in names:
         disk.remove(temporary)  # left by a crash before the rename: never in use
-    file = disk.open(temporary, "create")
+    with needs_room(path):
+        write_new(disk, temporary, text)
+        disk.rename(temporary, path)
+        disk.sync_folder(path.parent)
+
+
+def write_new(disk: Disk, path: Path, data: bytes) -> None:
+    """A new file with a durable content; its name is not durable yet. Where there is no room nothing is left."""
+    file = disk.open(path, "create")
     try:
-        file.write([text], 0)
+        file.write([data], 0)
         file.sync()
+    except OSError:
+        with contextlib.suppress(OSError):
+            disk.remove(path)
+        raise
     finally:
         file.close()
-    disk.rename(temporary, path)
-    disk.sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def needs_room(path: Path) -> Iterator[None]:
+    """A full disk passes, so it is told apart from a broken one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        raise DiskFull(str(path), error.strerror or str(error)) from error
 
 
 def read_record(disk: Disk, path: Path) -> dict[str, Any] | None:

@@ -4,11 +4,15 @@ In sync mode `always` every frame is synced before the next is written, so at mo
 when the power goes: a bad frame with a valid one behind it was acknowledged, and is corruption. In the other
 modes several frames may be in flight; there a mark tells which rows were synced before it was written. What
 is cut goes into a `.torn` file beside the segment. Any segment but the last was sealed: nothing in it is cut.
+
+What is found may be in the system's cache alone, left by a process that was killed before its sync, or whose
+sync failed. It is written and synced again before anyone is told of it.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,11 +26,13 @@ from frazil.log.format import (
     BadFrame,
     Frame,
     SegmentHead,
+    check_owner,
     find_frames,
     unpack_batch,
     unpack_frame,
     unpack_head,
 )
+from frazil.log.records import needs_room, write_new
 from frazil.log.segment import SUFFIX, Segment
 from frazil.log.segment_reader import FrameStream, append_times_us
 
@@ -50,6 +56,7 @@ class Recovered:
     end: int
     last_time_us: int
     torn: Torn | None
+    removed_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,29 +69,58 @@ class Scan:
     last_time_us: int
     bad: str | None
     sealed: bool
+    unsure_position: int
+    """What is before it was synced before what is behind it was written."""
 
 
-def recover(disk: Disk, folder: Path, log_id: str, end_min: int) -> Recovered:
+def recover(disk: Disk, folder: Path, log_id: str, first_offset: int, end_min: int) -> Recovered:
     """Bring a topic's folder to a state from which appending can go on.
 
-    `end_min` is an offset below which rows are known to have been durable: a log that ends before it is refused.
+    `first_offset` is where the log must begin, unless retention was stopped on its way there. `end_min` is an
+    offset below which rows are known to have been durable: a log that ends before it is refused.
     """
     segments = list_segments(disk, folder)
+    check_beginning(folder, segments, first_offset)
+    removed_bytes = _finish_removal(disk, folder, segments, first_offset)
     if not segments:
         if end_min > 0:
             raise CorruptLog(str(folder), 0, f"no segment is left, but rows up to offset {end_min} were acknowledged")
-        return Recovered([], None, 0, 0, None)
+        disk.sync_folder(folder)
+        return Recovered([], None, 0, 0, None, 0)
+    for segment in segments:
+        segment.log_id = log_id
     for segment, following in itertools.pairwise(segments):
         check_seal(disk, segment, following.base)
     last = segments[-1]
     scan, torn = _recover_last(disk, last, log_id, end_min)
     last.used_bytes = scan.end_position
-    last.allocated_bytes = scan.end_position if torn else last.allocated_bytes
+    if torn:
+        removed_bytes += last.allocated_bytes - scan.end_position
+        last.allocated_bytes = scan.end_position
     last.sealed = scan.sealed
     last.last_time_us = scan.last_time_us
     if scan.last_time_us == 0 and len(segments) > 1:  # a fresh segment has no row yet: the one before it tells
         last.last_time_us = _last_time_us(disk, segments[-2], log_id)
-    return Recovered(segments, scan.head, scan.end, last.last_time_us, torn)
+    return Recovered(segments, scan.head, scan.end, last.last_time_us, torn, removed_bytes)
+
+
+def check_beginning(folder: Path, segments: Sequence[Segment], first_offset: int) -> None:
+    if segments and segments[0].base > first_offset:
+        base = segments[0].base
+        raise CorruptLog(str(segments[0].path), 0, f"no segment holds the offsets from {first_offset} up to {base}")
+    if not segments and first_offset > 0:
+        raise CorruptLog(str(folder), 0, f"no segment is left, but the log begins at offset {first_offset}")
+
+
+def _finish_removal(disk: Disk, folder: Path, segments: list[Segment], first_offset: int) -> int:
+    """Retention recorded where the log begins before it removed what is below: what it left behind goes now."""
+    removed_bytes = 0
+    while len(segments) > 1 and segments[1].base <= first_offset:
+        gone = segments.pop(0)
+        disk.remove(gone.path)
+        disk.sync_folder(folder)
+        removed_bytes += gone.allocated_bytes
+    return removed_bytes
 
 
 def list_segments(disk: Disk, folder: Path) -> list[Segment]:
@@ -119,16 +155,28 @@ def _recover_last(disk: Disk, segment: Segment, log_id: str, end_min: int) -> tu
     try:
         scan, rest = scan_segment(file, segment, log_id)
         if scan.bad is not None:
-            _refuse_if_acknowledged(segment, scan, rest)
+            refuse_if_acknowledged(segment, scan, rest)
         if scan.end < end_min:
             raise CorruptLog(
                 str(segment.path),
                 scan.end_position,
                 f"{scan.bad or 'the log ends'} at offset {scan.end}, but offsets up to {end_min} were acknowledged",
             )
-        return scan, _cut(disk, file, segment, scan, rest) if scan.bad is not None else None
+        if scan.bad is None and scan.end == end_min > segment.base and not scan.sealed:
+            return scan, None  # closed cleanly: all of it is known to be durable
+        _write_again(file, scan)
+        torn = _cut(disk, file, segment, scan, rest) if scan.bad is not None else None
+        file.sync()
+        disk.sync_folder(segment.path.parent)
+        return scan, torn
     finally:
         file.close()
+
+
+def _write_again(file: File, scan: Scan) -> None:
+    """After a failed sync the pages look clean though they are not on the device: only a write makes them go there."""
+    rest = file.read(scan.end_position - scan.unsure_position, scan.unsure_position)
+    file.write([rest], scan.unsure_position)
 
 
 def scan_segment(file: File, segment: Segment, log_id: str) -> tuple[Scan, memoryview]:
@@ -137,6 +185,7 @@ def scan_segment(file: File, segment: Segment, log_id: str) -> tuple[Scan, memor
     frames = FrameStream(file)
     head = _scan_head(path, frames, segment.base, log_id)
     end, last_time_us, sealed = segment.base, 0, False
+    unsure_position = frames.position
     bad: str | None = None
     while True:
         position = frames.position
@@ -150,6 +199,8 @@ def scan_segment(file: File, segment: Segment, log_id: str) -> tuple[Scan, memor
         if frame.offset != end:
             raise CorruptLog(path, position, f"offset {frame.offset} stands where {end} belongs")
         sealed = frame.is_mark and frame.end_position == segment.allocated_bytes
+        if frame.is_mark or head.sync_mode is SyncMode.ALWAYS:
+            unsure_position = position
         if not frame.is_mark:
             rows = unpack_batch(path, frame, head.schema)
             last_time_us = _times_in_order(path, frame, rows, last_time_us)
@@ -160,7 +211,7 @@ def scan_segment(file: File, segment: Segment, log_id: str) -> tuple[Scan, memor
     rest = frames.rest()
     if bad is None and any_bytes(rest):
         bad = "bytes follow that are no frame"
-    return Scan(head, end, position, last_time_us, bad, sealed), rest
+    return Scan(head, end, position, last_time_us, bad, sealed, unsure_position), rest
 
 
 def _scan_head(path: str, frames: FrameStream, base: int, log_id: str) -> SegmentHead:
@@ -174,8 +225,7 @@ def _scan_head(path: str, frames: FrameStream, base: int, log_id: str) -> Segmen
     if frame.offset != base:
         raise CorruptLog(path, 0, f"the file begins at offset {frame.offset}, not where its name says")
     head = unpack_head(path, frame)
-    if head.log_id != log_id:
-        raise CorruptLog(path, 0, f"this segment belongs to log {head.log_id} of {head.topic}, not to {log_id}")
+    check_owner(path, head, log_id)
     return head
 
 
@@ -190,7 +240,7 @@ def _times_in_order(path: str, frame: Frame, rows: pa.RecordBatch, before_us: in
     return int(times[-1])
 
 
-def _refuse_if_acknowledged(segment: Segment, scan: Scan, rest: memoryview) -> None:
+def refuse_if_acknowledged(segment: Segment, scan: Scan, rest: memoryview) -> None:
     """A bad frame is corruption, not a torn tail, if something behind it proves that it was once synced."""
     for frame in find_frames(rest, 0, scan.end_position, scan.end):
         if scan.head.sync_mode is SyncMode.ALWAYS or (frame.is_mark and frame.offset > scan.end):
@@ -205,10 +255,10 @@ def _cut(disk: Disk, file: File, segment: Segment, scan: Scan, rest: memoryview)
     """Keep the torn bytes aside, durably, before they are cut off."""
     folder = segment.path.parent
     kept_as = unused_name(disk, segment.path, scan.end_position, TORN_SUFFIX)
-    keep_bytes(disk, kept_as, bytes(rest).rstrip(b"\0"))
-    disk.sync_folder(folder)
+    with needs_room(kept_as):
+        write_new(disk, kept_as, bytes(rest).rstrip(b"\0"))
+        disk.sync_folder(folder)
     file.truncate(scan.end_position)
-    file.sync()
     assert scan.bad is not None
     return Torn(segment.path, scan.end_position, kept_as, scan.bad)
 
@@ -221,15 +271,6 @@ def unused_name(disk: Disk, path: Path, position: int, suffix: str) -> Path:
         if name not in taken:
             return path.parent / name
     raise AssertionError("more names than files are taken")
-
-
-def keep_bytes(disk: Disk, path: Path, data: bytes) -> None:
-    file = disk.open(path, "create")
-    try:
-        file.write([data], 0)
-        file.sync()
-    finally:
-        file.close()
 
 
 def _last_time_us(disk: Disk, segment: Segment, log_id: str) -> int:

@@ -23,7 +23,7 @@ def removable(
         if end > floor or end == segment.base:
             break
         too_many = retention.bytes is not None and total_bytes > retention.bytes and following is not None
-        newest_us = _newest_time_us(segment, following)
+        newest_us = segment.last_time_us
         too_old = (
             retention.age_ms is not None and newest_us is not None and now_us - newest_us >= retention.age_ms * 1_000
         )
@@ -32,10 +32,3 @@ def removable(
         going.append(segment)
         total_bytes -= segment.used_bytes
     return going
-
-
-def _newest_time_us(segment: Segment, following: Segment | None) -> int | None:
-    """The time of the newest row, or a bound above it; None if it is not known."""
-    if segment.last_time_us is not None:
-        return segment.last_time_us
-    return following.first_time_us if following else None

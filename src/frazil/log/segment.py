@@ -21,6 +21,8 @@ INDEX_STEP_BYTES = 256 * KIB
 
 _ALLOCATE_FIRST_BYTES = 16 * KIB
 _ALLOCATE_STEP_MAX_BYTES = 16 * MIB
+_ZEROS_STEP_MAX_BYTES = 1 * MIB
+_SMALL_FRAME_BYTES = 16 * KIB
 _PAGE_BYTES = 4096
 
 
@@ -41,6 +43,7 @@ class Segment:
     used_bytes: int
     allocated_bytes: int
     sealed: bool
+    log_id: str | None = None  # whose rows must be in it, where that is known
     first_time_us: int | None = None
     last_time_us: int | None = None
     index: list[tuple[int, int]] = field(default_factory=list)
@@ -81,11 +84,11 @@ class SegmentWriter:
     ) -> SegmentWriter:
         """A new segment. Its name appears only with a durable schema frame behind it, and before any row."""
         path = segment_path(folder, base)
-        writer = cls(disk, budget, Segment(base, path, 0, 0, sealed=False), head, size_max)
+        writer = cls(disk, budget, Segment(base, path, 0, 0, sealed=False, log_id=head.log_id), head, size_max)
         unnamed = path.with_name(path.name + NEW_SUFFIX)
         writer._file = _created(disk, unnamed)
         try:
-            writer._write([pack_head(base, head)])
+            writer._write([pack_head(base, head)], allocate=False)
             writer.sync()
             disk.rename(unnamed, path)
             disk.sync_folder(folder)
@@ -94,6 +97,10 @@ class SegmentWriter:
             budget.give_back(writer.segment.allocated_bytes)
             raise
         return writer
+
+    @property
+    def is_open(self) -> bool:
+        return self._file is not None
 
     def fits(self, payload_bytes: int) -> bool:
         return self.segment.used_bytes + HEADER_BYTES + payload_bytes + MARK_BYTES <= self.size_max
@@ -162,18 +169,28 @@ class SegmentWriter:
         self.unsynced_bytes += length
 
     def _allocate(self, file: File, end: int, *, exactly: bool) -> None:
-        """Reserve room in steps that double with the file, so that a quiet topic reserves little."""
+        """Reserve room in steps that double with the file, so that a quiet topic reserves little.
+
+        A write into blocks that were written before needs no change of metadata, so its sync is the quickest.
+        For small frames it pays to write zeros ahead; large ones would only write everything twice.
+        """
         have = self.segment.allocated_bytes
-        step = min(max(have, _ALLOCATE_FIRST_BYTES), _ALLOCATE_STEP_MAX_BYTES)
+        small = end - self.segment.used_bytes <= _SMALL_FRAME_BYTES
+        step = min(max(have, _ALLOCATE_FIRST_BYTES), _ZEROS_STEP_MAX_BYTES if small else _ALLOCATE_STEP_MAX_BYTES)
         ample = -(-max(end, min(have + step, self.size_max)) // _PAGE_BYTES) * _PAGE_BYTES
         for target in [end] if exactly else [ample, end]:
-            if target == end:
+            if exactly:
+                self._budget.found(target - have)  # what begins or ends a segment is let past: it is how others go
+            elif target == end:
                 self._budget.take(target - have)
             elif not self._budget.try_take(target - have):
                 continue
             self.segment.allocated_bytes = target
             try:
-                file.allocate(have, target - have)
+                if small:
+                    file.write([bytes(target - have)], have)
+                else:
+                    file.allocate(have, target - have)
             except OSError as error:
                 self._cut_back(file, have)
                 self._budget.give_back(target - have)

@@ -19,6 +19,7 @@ from frazil.log.format import (
     BadFrame,
     Frame,
     SegmentHead,
+    check_owner,
     frame_claim,
     unpack_batch,
     unpack_frame,
@@ -186,9 +187,25 @@ class SegmentReader:
             raise CorruptLog(self._path, 0, "the file has no schema frame")
         if frame.offset != self._segment.base:
             raise CorruptLog(self._path, 0, f"the file begins at offset {frame.offset}, not where its name says")
-        return unpack_head(self._path, frame)
+        head = unpack_head(self._path, frame)
+        if self._segment.log_id is not None:
+            check_owner(self._path, head, self._segment.log_id)
+        return head
+
+
+def first_time_us(disk: Disk, segment: Segment) -> int | None:
+    """The append time of a segment's first row, read once; None if it has no row."""
+    if segment.first_time_us is None:
+        reader = SegmentReader(disk, segment)
+        try:
+            batch = reader.next()
+        finally:
+            reader.close()
+        segment.first_time_us = None if batch is None else int(append_times_us(batch.rows)[0])
+    return segment.first_time_us
 
 
 def append_times_us(rows: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    times: np.ndarray[tuple[int], np.dtype[np.int64]] = rows.column("_append_time").cast(pa.int64()).to_numpy()
-    return times
+    column = rows.column("_append_time")
+    values = np.frombuffer(column.buffers()[1], dtype=np.int64)
+    return values[column.offset : column.offset + len(column)]

@@ -13,8 +13,8 @@ from typing import Self
 import pyarrow as pa
 
 from frazil.core.clock import Clock, SystemClock
-from frazil.core.disk import Disk, FolderLock, LocalDisk
-from frazil.core.errors import Closed, SchemaMismatch, TopicExists, TopicNotFound
+from frazil.core.disk import Disk, LocalDisk
+from frazil.core.errors import Closed, FrazilError, SchemaMismatch, TopicExists, TopicNotFound
 from frazil.core.memory_disk import MemoryDisk
 from frazil.core.names import TopicName
 from frazil.core.rows import check_change, check_own_schema
@@ -25,13 +25,13 @@ from frazil.log.catalog import TopicCatalog, TopicRecord
 from frazil.log.context import LogContext, OpenFiles
 from frazil.log.keeper import Keeper
 from frazil.log.metrics import LogMetrics
+from frazil.log.ownership import release_ownership, take_ownership
 from frazil.log.pool import CommitPool
 from frazil.log.recovery import recover
 from frazil.log.topic import Topic
 from frazil.log.topic_log import TopicLog
 
 MAINTAIN_INTERVAL_MS = 5_000
-OWNER_FILE = "~owner"
 
 _log = logging.getLogger("frazil.log")
 
@@ -55,15 +55,14 @@ def open_storage(
 class Storage:
     def __init__(self, settings: Settings, disk: Disk, clock: Clock) -> None:
         self.settings = settings
-        folder = settings.log_folder
-        disk.make_folder(folder)
-        self._locks = self._own(disk, {settings.data or folder, settings.wal.base_path or settings.data or folder})
+        self._locks = take_ownership(disk, settings)
         try:
-            self._catalog = TopicCatalog(disk, folder)
+            disk.make_folder(settings.log_folder)
+            self._catalog = TopicCatalog(disk, settings.log_folder)
             budget = DiskBudget(settings.wal.disk_bytes_max)
             budget.found(self._catalog.size_bytes)
         except BaseException:
-            self._release()
+            release_ownership(self._locks)
             raise
         self._context = LogContext(
             settings.wal,
@@ -127,7 +126,7 @@ class Storage:
             if topic.schema is None:
                 raise SchemaMismatch(f"{name} is a message topic: its columns are fixed")
             check_change(topic.schema, schema)
-            self._catalog.replace(self._catalog.read(topic.log.name).with_schema(schema))
+            self._catalog.update(topic.log.name, lambda record: record.with_schema(schema))
             topic.log.change_schema(schema)
             return topic
 
@@ -135,7 +134,7 @@ class Storage:
         """A retention of the topic's own; None goes back to the settings'."""
         with self._guard:
             topic = self.topic(name, create=False)
-            self._catalog.replace(self._catalog.read(topic.log.name).with_retention(retention))
+            self._catalog.update(topic.log.name, lambda record: record.with_retention(retention))
             topic.log.retention = retention or self.settings.wal.retention
 
     def delete_topic(self, name: str) -> None:
@@ -178,9 +177,13 @@ class Storage:
     def maintain(self) -> None:
         """Rotate by age, remove what is past its retention, and record how far each log reaches."""
         for topic in self.opened_topics():
-            removed = topic.log.maintain(self.floor_of(topic.log))
-            if removed:
-                _log.info("removed %d bytes of %s, past its retention", removed, topic.name)
+            try:
+                removed = topic.log.maintain(self.floor_of(topic.log))
+            except (OSError, FrazilError) as error:  # the other topics have their turn all the same
+                _log.warning("maintenance of %s failed, and is tried again: %s", topic.name, error)
+            else:
+                if removed:
+                    _log.info("removed %d bytes of %s, past its retention", removed, topic.name)
         with self._guard:
             if not self._closed:
                 self._record_ends()
@@ -196,8 +199,10 @@ class Storage:
         for topic in topics:
             topic.log.close()
         self._context.pool.close()
-        self._record_ends()
-        self._release()
+        try:
+            self._record_ends()
+        finally:
+            release_ownership(self._locks)
 
     def __enter__(self) -> Self:
         return self
@@ -211,14 +216,19 @@ class Storage:
         record = self._catalog.read(name)
         folder = self._catalog.folder(name)
         before = self._catalog.end_of(record.log_id)
-        recovered = recover(self._context.disk, folder, record.log_id, before)
+        recovered = recover(self._context.disk, folder, record.log_id, record.first_offset, before)
+        self._context.budget.give_back(recovered.removed_bytes)
         if recovered.torn is not None:
             _log.warning(
                 "%s: cut a torn tail at byte %d of %s (%s); its bytes are kept in %s",
                 name, recovered.torn.position, recovered.torn.path, recovered.torn.reason, recovered.torn.kept_as,
             )  # fmt: skip
         retention = record.retention or self.settings.wal.retention
-        log = TopicLog(self._context, name, folder, record.log_id, record.schema, retention, recovered)
+
+        def record_first(offset: int) -> None:
+            self._catalog.update(name, lambda record: record.with_first_offset(offset))
+
+        log = TopicLog(self._context, name, folder, record.log_id, record.schema, retention, recovered, record_first)
         topic = self._topics[name] = Topic(log)
         return topic
 
@@ -232,22 +242,6 @@ class Storage:
             self.maintain()
         finally:
             self._context.keeper.call_in(MAINTAIN_INTERVAL_MS, self._maintain_again)
-
-    def _own(self, disk: Disk, folders: set[Path]) -> list[FolderLock]:
-        locks: list[FolderLock] = []
-        try:
-            for folder in sorted(folders):
-                disk.make_folder(folder)
-                locks.append(disk.lock(folder / OWNER_FILE))
-        except BaseException:
-            for lock in locks:
-                lock.release()
-            raise
-        return locks
-
-    def _release(self) -> None:
-        for lock in self._locks:
-            lock.release()
 
     def _check_open(self) -> None:
         if self._closed:

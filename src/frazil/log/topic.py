@@ -11,9 +11,9 @@ import pyarrow as pa
 from frazil.core.errors import InvalidInput, SchemaMismatch
 from frazil.core.offsets import OffsetRange
 from frazil.core.rows import Message, to_messages
-from frazil.log.group import Part
-from frazil.log.positions import Start, resolve_start
-from frazil.log.publishing import Checked, Outgoing, checked_message, envelope_rows, message_rows, typed_rows
+from frazil.log.group import Notify
+from frazil.log.positions import Start, check_end, resolve_start
+from frazil.log.publishing import Outgoing, checked_message, envelope_rows, message_rows, typed_rows
 from frazil.log.reader import BatchReader
 from frazil.log.topic_log import TopicLog
 
@@ -48,6 +48,7 @@ class Topic:
 
     def __init__(self, log: TopicLog) -> None:
         self._log = log
+        self._context = log.context
 
     @property
     def name(self) -> str:
@@ -62,9 +63,8 @@ class Topic:
         self, payload: bytes | str, *, key: bytes | str | None = None, attributes: Mapping[str, str] | None = None
     ) -> int:
         """Append one message and return its offset, once it is durable as the sync mode says."""
-        message = self._checked(payload, key, attributes)
-        now_us = self._log.context.clock.now_us()
-        return self._log.append_message(message.payload, message.key, message.attributes, now_us, message.size_bytes)
+        self.check_is_message_topic()
+        return self._log.append_message(*checked_message(self._context.settings, payload, key, attributes))
 
     def publish_many(self, messages: Iterable[bytes | str | Outgoing] | pa.RecordBatch) -> OffsetRange:
         """Append all or nothing, as one batch, and return its offsets once it is durable.
@@ -83,6 +83,7 @@ class Topic:
 
     def read_batches(self, start: Start = "earliest", *, end: int | None = None, follow: bool = False) -> BatchReader:
         """The same as Arrow batches, each row with its `_offset` and `_append_time`."""
+        check_end(end)
         return BatchReader(self._log, resolve_start(self._log, start), end, follow=follow)
 
     def stats(self) -> TopicStats:
@@ -114,22 +115,16 @@ class Topic:
 
     # --- for the asyncio face, which waits in its own way
 
-    def begin_publish(self, payload: Any, key: Any, attributes: Any) -> tuple[Part, int]:
-        message = self._checked(payload, key, attributes)
-        log = self._log
-        now_us = log.context.clock.now_us()
-        part, index, leads = log.add_message(
-            message.payload, message.key, message.attributes, now_us, message.size_bytes
-        )
-        if leads:
-            log.commit_in_pool()
-        return part, index
+    def begin_publish(self, payload: Any, key: Any, attributes: Any, notify: Notify, token: object) -> None:
+        self.check_is_message_topic()
+        row, size = checked_message(self._context.settings, payload, key, attributes)
+        self._log.begin_message(row, size, notify, token)
 
-    def begin_publish_many(self, messages: Any) -> Part:
-        part, leads = self._log.add_batch(*self._rows(messages))
-        if leads:
-            self._log.commit_in_pool()
-        return part
+    def begin_publish_many(self, messages: Any, notify: Notify, token: object) -> int:
+        """Returns how many rows were queued."""
+        rows, size = self._rows(messages)
+        self._log.begin_batch(rows, size, notify, token)
+        return int(rows.num_rows)
 
     @property
     def log(self) -> TopicLog:
@@ -139,12 +134,8 @@ class Topic:
         if self._log.own_schema is not None:
             raise SchemaMismatch(f"{self.name} is a typed topic: use publish_many with record batches and read_batches")
 
-    def _checked(self, payload: Any, key: Any, attributes: Any) -> Checked:
-        self.check_is_message_topic()
-        return checked_message(self._log.context.settings, payload, key, attributes)
-
     def _rows(self, messages: Any) -> tuple[pa.RecordBatch, int]:
-        settings, now_us = self._log.context.settings, self._log.context.clock.now_us()
+        settings, now_us = self._context.settings, self._context.clock.now_us()
         own = self._log.own_schema
         if isinstance(messages, pa.RecordBatch):
             return envelope_rows(settings, messages, now_us) if own is None else typed_rows(settings, messages, own)

@@ -10,9 +10,12 @@ Two locks, always taken in this order: `_io` (the files) before `_guard` (the qu
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,10 +28,12 @@ from frazil.core.settings import RetentionSettings, SyncMode
 from frazil.log.cache import CachedBatch, TopicCache
 from frazil.log.context import LogContext
 from frazil.log.format import SegmentHead
-from frazil.log.group import GroupQueue, Part
+from frazil.log.group import GroupQueue, MessageRow, Notify, Part
 from frazil.log.recovery import Recovered, Torn
 from frazil.log.retention import removable
 from frazil.log.segment import Segment, SegmentWriter, SyncFailed
+from frazil.log.segment_reader import first_time_us
+from frazil.log.single import SINGLE_BYTES_MAX, single_message
 from frazil.log.tail import Tail
 
 _RETRY_AFTER_MS = 10
@@ -45,9 +50,11 @@ class TopicLog:
         own_schema: pa.Schema | None,
         retention: RetentionSettings,
         recovered: Recovered,
+        record_first: Callable[[int], None],
     ) -> None:
         self._context = context
         self._folder = folder
+        self._record_first = record_first
         self._io = threading.Lock()
         self._guard = threading.Lock()
         self._queue = GroupQueue()
@@ -69,6 +76,7 @@ class TopicLog:
         self.cache = TopicCache(context.cache)
         self.tail = Tail()
         self.torn: Torn | None = recovered.torn
+        self._going: list[Segment] = []
         self.segments: tuple[Segment, ...] = tuple(recovered.segments)
         self.durable_end = recovered.end
         self._head = self._new_head()
@@ -110,17 +118,16 @@ class TopicLog:
 
     # --- appending
 
-    def append_message(
-        self,
-        payload: bytes,
-        key: bytes | None,
-        attributes: list[tuple[str, str]] | None,
-        publish_time_us: int,
-        size: int,
-    ) -> int:
+    def append_message(self, message: MessageRow, size: int) -> int:
         """Append one checked message and wait for its offset."""
         try:
-            part, index, leads = self.add_message(payload, key, attributes, publish_time_us, size)
+            with self._guard:
+                self._admit(size)
+                part = self._queue.open_part(None)
+                part.size_bytes += size
+                part.messages.append(message)
+                index = len(part.messages) - 1
+                leads = self._lead()
             self._commit_groups(until=part) if leads else part.wait()
         except BaseException:
             self._hand_over()
@@ -130,35 +137,38 @@ class TopicLog:
     def append_batch(self, batch: pa.RecordBatch, size: int) -> int:
         """Append a checked batch without `_append_time` and wait for its first offset."""
         try:
-            part, leads = self.add_batch(batch, size)
+            part = Part(None, batch, size)
+            leads = self._add(part)
             self._commit_groups(until=part) if leads else part.wait()
         except BaseException:
             self._hand_over()
             raise
         return part.offset_at(0)
 
-    def add_message(
-        self,
-        payload: bytes,
-        key: bytes | None,
-        attributes: list[tuple[str, str]] | None,
-        publish_time_us: int,
-        size: int,
-    ) -> tuple[Part, int, bool]:
-        """Queue one checked message: its part, its index there, and whether the caller must see to the commit."""
+    def begin_message(self, message: MessageRow, size: int, notify: Notify, token: object) -> None:
+        """The same without waiting: `notify` is called with the settled part, whose tokens are in order of its rows."""
         with self._guard:
             self._admit(size)
-            part = self._queue.open_part()
-            index = part.add(payload, key, attributes, publish_time_us, size)
-            return part, index, self._lead()
+            part = self._queue.open_part(notify)
+            part.size_bytes += size
+            part.messages.append(message)
+            part.tokens.append(token)
+            leads = self._lead()
+        if leads:
+            self.commit_in_pool()
 
-    def add_batch(self, batch: pa.RecordBatch, size: int) -> tuple[Part, bool]:
-        """Queue a checked batch: its part, and whether the caller must see to the commit."""
-        part = Part(batch, size)
+    def begin_batch(self, batch: pa.RecordBatch, size: int, notify: Notify, token: object) -> None:
+        part = Part(notify, batch, size)
+        part.tokens.append(token)
+        if self._add(part):
+            self.commit_in_pool()
+
+    def _add(self, part: Part) -> bool:
+        """Queue a batch; True says that the caller must see to the commit."""
         with self._guard:
-            self._admit(size)
+            self._admit(part.size_bytes)
             self._queue.add(part)
-            return part, self._lead()
+            return self._lead()
 
     def commit_in_pool(self) -> None:
         self._context.pool.submit(self._commit_groups)
@@ -252,6 +262,10 @@ class TopicLog:
     def _encoded(self, group: list[Part], time_us: int) -> pa.Buffer:
         """Nothing has touched the file yet: what fails here (no memory) fails this group alone."""
         try:
+            if len(group) == 1 and len(group[0].messages) == 1:
+                payload, key, attributes, publish_time_us = group[0].messages[0]
+                if key is None and attributes is None and len(payload) <= SINGLE_BYTES_MAX:
+                    return pa.py_buffer(single_message(payload, publish_time_us or time_us, time_us))
             rows = [part.rows(self.schema, time_us) for part in group]
             return (rows[0] if len(rows) == 1 else pa.concat_batches(rows)).serialize()
         except (pa.ArrowException, MemoryError) as error:
@@ -276,7 +290,7 @@ class TopicLog:
     def _sync(self, writer: SegmentWriter) -> None:
         started = time.perf_counter()
         writer.sync()
-        self._context.metrics.sync_seconds.observe(time.perf_counter() - started)
+        self._context.metrics.synced(time.perf_counter() - started)
 
     def flush(self) -> int:
         """Sync what is written; returns the durable end. In any mode, for a reader that needs certainty."""
@@ -325,8 +339,10 @@ class TopicLog:
         if writer is not None and self._must_rotate(writer, payload_bytes, now_us):
             self._seal()
             writer = None
+        if writer is not None and writer.is_open:
+            return writer
+        context = self._context
         if writer is None:
-            context = self._context
             writer = SegmentWriter.create(
                 context.disk,
                 context.budget,
@@ -338,7 +354,7 @@ class TopicLog:
             kept = tuple(segment for segment in self.segments if segment.base < self._written_end)
             self.segments = (*kept, writer.segment)
             self._writer = writer
-        self._context.open_files.used(self)
+        context.open_files.used(self)
         return writer
 
     def _must_rotate(self, writer: SegmentWriter, payload_bytes: int, now_us: int) -> bool:
@@ -396,15 +412,28 @@ class TopicLog:
             if self._failed is not None or self._closed:
                 return 0
             try:
-                if self._writer is not None and self._must_rotate(self._writer, 0, now_us):
-                    self._seal()
+                with _room_can_wait():
+                    if self._writer is not None and self._must_rotate(self._writer, 0, now_us):
+                        self._seal()
+                self._learn_times()
                 end = self.durable_end
                 going = removable(self.segments, end, self.retention, now_us, end if floor is None else floor)
                 if going and going[-1] is self.segments[-1]:
-                    self._roll_empty()
+                    last = going.pop()
+                    with _room_can_wait():
+                        self._roll_empty()
+                        going.append(last)
             except SyncFailed as error:
                 raise self._fail(str(error)) from error
             return self._remove(going)
+
+    def _learn_times(self) -> None:
+        """After a restart the ages of older segments are not known: the next one's first row bounds each."""
+        if self.retention.age_ms is None:
+            return
+        for segment, following in itertools.pairwise(self.segments):
+            if segment.last_time_us is None:
+                segment.last_time_us = first_time_us(self._context.disk, following) or self._last_time_us
 
     def _roll_empty(self) -> None:
         """The last segment holds the place of the next offset; before it goes, an empty one takes over."""
@@ -413,13 +442,22 @@ class TopicLog:
         self._writer_for(0, self._last_time_us)
 
     def _remove(self, going: list[Segment]) -> int:
-        """Oldest first, each durably gone before the next, so that no crash leaves a gap."""
-        for segment in going:
-            self.segments = tuple(other for other in self.segments if other is not segment)
-            self._context.disk.remove(segment.path)
+        """Decide durably where the log begins, then remove what is below; a removal that fails is tried again."""
+        if going:
+            kept = self.segments[len(going) :]
+            self._record_first(kept[0].base)
+            self.segments = kept
+            self._going += going
+        removed_bytes = 0
+        while self._going:  # oldest first, each durably gone before the next, so that no crash leaves a gap
+            segment = self._going[0]
+            with contextlib.suppress(FileNotFoundError):
+                self._context.disk.remove(segment.path)
             self._context.disk.sync_folder(self._folder)
             self._context.budget.give_back(segment.allocated_bytes)
-        return sum(segment.allocated_bytes for segment in going)
+            removed_bytes += segment.allocated_bytes
+            del self._going[0]
+        return removed_bytes
 
     def close(self) -> None:
         """Finish what was queued, sync it, and refuse the rest."""
@@ -438,3 +476,13 @@ class TopicLog:
                 self._writer.park()
             self._context.open_files.closed(self)
         self.tail.wake()
+
+
+@contextlib.contextmanager
+def _room_can_wait() -> Iterator[None]:
+    """A disk without room must not keep expired segments: removing them is what makes room."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise

@@ -1,0 +1,66 @@
+# Two commands matter: `make serve` runs Frazil, `make test` tests it. Both set everything up first.
+
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# mkfs and losetup, which some tests use, are not on every user's PATH.
+export PATH := $(PATH):/usr/sbin:/sbin
+
+BIN := .venv/bin
+WORKERS ?= 2
+PYTEST := $(BIN)/pytest -n $(WORKERS)
+
+.PHONY: help
+help: ## Show what can be made
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
+
+.PHONY: setup
+setup: ## Make .venv from the locked versions; quick when nothing has changed
+	@sh scripts/setup.sh
+
+.PHONY: serve
+serve: setup ## Run Frazil on ./frazil-data, with its admin page at 127.0.0.1:6680
+	@$(BIN)/frazil serve
+
+.PHONY: test
+test: lint ## Run the linters, then all tests but the long ones, quick tests first
+	@$(PYTEST) -m "not long"
+
+.PHONY: test-long
+test-long: setup ## Run the long crash and soak rounds, and the property tests with more examples
+	@$(PYTEST) -m "long or hypothesis" --hypothesis-profile=long --timeout=3600
+
+.PHONY: lint
+lint: setup ## Check style, types and layers
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+.PHONY: format
+format: setup ## Put the code in order
+	@$(BIN)/ruff check --fix-only --quiet
+	@$(BIN)/ruff format
+
+.PHONY: bench
+bench: setup ## Measure the log beside the limits of this machine's disk
+	@$(BIN)/python bench/log.py
+
+.PHONY: docs
+docs: ## Build the documentation into site/
+	@sh scripts/setup.sh docs
+	@NO_MKDOCS_2_WARNING=1 .uv/docs/bin/mkdocs build --strict --quiet
+
+# Pins that still fit are kept; `make lock UPGRADE=--upgrade` takes the newest versions. No address is written.
+COMPILE := sh scripts/setup.sh uv pip compile --quiet --generate-hashes --no-header --python-version 3.11 $(UPGRADE)
+
+.PHONY: lock
+lock: ## Resolve the dependencies again and write requirements*.lock
+	@$(COMPILE) --no-annotate --group pyproject.toml:uv --output-file requirements-uv.lock
+	@$(COMPILE) pyproject.toml --output-file requirements.lock
+	@$(COMPILE) pyproject.toml --group dev --output-file requirements-dev.lock
+	@$(COMPILE) --group pyproject.toml:docs --output-file requirements-docs.lock
+
+.PHONY: clean
+clean: ## Remove what can be made again (never your data)
+	@rm -rf .venv .uv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage* build dist site

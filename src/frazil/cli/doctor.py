@@ -1,0 +1,188 @@
+"""`frazil doctor`: is this machine fit, is this folder well, and what to do if not."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import resource
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import typer
+
+from frazil.cli import options, output
+from frazil.core.disk import LocalDisk
+from frazil.core.settings import MIB, Settings
+from frazil.log.catalog import walk_topics
+from frazil.log.check import is_set_aside, read_ends
+from frazil.log.ownership import owner_of
+
+FREE_BYTES_LOW = 1024 * MIB
+FREE_BYTES_FAIL = 64 * MIB
+SYNC_SLOW_MS = 10.0
+_SYNC_ROUNDS = 32
+_SPARE_FILES = 256
+
+
+class Finding(NamedTuple):
+    name: str
+    state: str
+    text: str
+    advice: str = ""
+
+
+def doctor(data: options.Data = None, config: options.Config = None, as_json: options.Json = False) -> None:
+    """Look at the machine and the data folder: ok, warn or fail, with what to do. Changes nothing."""
+    settings = options.settings_on_disk(data, config)
+    findings = [look(settings) for look in LOOKS]
+    if as_json:
+        output.print_json([finding._asdict() for finding in findings])
+    else:
+        for finding in findings:
+            advice = f"; {finding.advice}" if finding.advice else ""
+            print(f"{finding.state:<5}{finding.name:<14}{finding.text}{advice}")
+    if any(finding.state == "fail" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _python(_: Settings) -> Finding:
+    return Finding("python", "ok", platform.python_version())  # an older one cannot even read this file
+
+
+def _pyarrow(_: Settings) -> Finding:
+    if int(pa.__version__.split(".")[0]) < 21:
+        return Finding("pyarrow", "fail", pa.__version__, "install pyarrow 21 or newer")
+    return Finding("pyarrow", "ok", pa.__version__)
+
+
+def _platform(_: Settings) -> Finding:
+    text = f"{platform.system()} {platform.release()} {platform.machine()}, {os.cpu_count()} cores"
+    if platform.system() != "Linux" or sys.byteorder != "little":
+        return Finding("platform", "warn", text, "Frazil is made for and tested on Linux")
+    return Finding("platform", "ok", text)
+
+
+def _folder(settings: Settings) -> Finding:
+    folder = _nearest(settings)
+    new = "" if folder == settings.data else f" (not there yet; it would be made in {folder})"
+    if not folder.is_dir():
+        return Finding("data folder", "fail", f"{folder} is no folder", "give another one with --data")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return Finding("data folder", "fail", f"{folder} is not writable", f"give user {os.getuid()} the right to")
+    return Finding("data folder", "ok", f"{settings.data}{new}")
+
+
+def _owner(settings: Settings) -> Finding:
+    pid = owner_of(settings)
+    return Finding("owner", "ok", "no process owns it" if pid is None else f"process {pid} owns it")
+
+
+def _space(settings: Settings) -> Finding:
+    free = shutil.disk_usage(_nearest(settings)).free
+    text = f"{output.bytes_shown(free)} free"
+    budget = settings.wal.disk_bytes_max
+    if budget is not None:
+        left = budget - _used_bytes(settings)
+        text += f", {output.bytes_shown(max(0, left))} left of the budget of {output.bytes_shown(budget)}"
+        if left > free:
+            return Finding("disk space", "warn", text, "the disk is full before the budget is: lower disk_bytes_max")
+        if left <= 0:
+            return Finding("disk space", "warn", text, "publishing is refused: raise disk_bytes_max or keep less")
+    if free < FREE_BYTES_FAIL:
+        return Finding("disk space", "fail", text, "make room")
+    if free < FREE_BYTES_LOW:
+        return Finding("disk space", "warn", text, "make room soon")
+    return Finding("disk space", "ok", text)
+
+
+def _files(settings: Settings) -> Finding:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = settings.wal.open_files_max + _SPARE_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        return Finding("open files", "warn", f"at most {soft}", f"raise the limit: ulimit -n {wanted}")
+    return Finding("open files", "ok", f"at most {soft}")
+
+
+def _sync(settings: Settings) -> Finding:
+    try:
+        times_ms = _sync_times_ms(_nearest(settings))
+    except OSError as error:
+        return Finding("sync", "fail", f"cannot write and sync a file ({error.strerror})", "look at the disk")
+    middle = statistics.median(times_ms)
+    text = f"write and fdatasync of 4 KiB: p50 {middle:.2f} ms, worst of {len(times_ms)} {max(times_ms):.2f} ms"
+    if middle > SYNC_SLOW_MS:
+        return Finding("sync", "warn", text, "every message waits for this: use a faster disk, or batch more")
+    return Finding("sync", "ok", text)
+
+
+def _sync_times_ms(folder: Path) -> list[float]:
+    """Measured on a file of its own, with room made before, as the log does it."""
+    disk, path = LocalDisk(), folder / f"~doctor-{os.getpid()}"
+    file = disk.open(path, "create")
+    try:
+        file.allocate(0, 4096 * _SYNC_ROUNDS)
+        file.sync()
+        times = []
+        for turn in range(_SYNC_ROUNDS):
+            started = time.perf_counter()
+            file.write([b"\1" * 4096], turn * 4096)
+            file.sync()
+            times.append((time.perf_counter() - started) * 1_000)
+        return times
+    finally:
+        file.close()
+        disk.remove(path)
+
+
+def _records(settings: Settings) -> Finding:
+    if not settings.log_folder.is_dir():
+        return Finding("records", "ok", "there is no log yet")
+    _, flaw = read_ends(LocalDisk(), settings.log_folder)
+    if flaw is not None:
+        return Finding("records", "fail", f"{flaw.path}: {flaw.reason}", "run: frazil log repair TOPIC")
+    return Finding("records", "ok", "readable; `frazil log check` reads the rest")
+
+
+def _set_aside(settings: Settings) -> Finding:
+    kept = list(_kept_files(settings))
+    if kept:
+        text = f"{output.plural(len(kept), 'file')} cut off by recovery or repair, first {kept[0]}"
+        return Finding("set aside", "warn", text, "move them away once you know what they held")
+    return Finding("set aside", "ok", "no bytes were cut off")
+
+
+def _kept_files(settings: Settings) -> Iterator[Path]:
+    with contextlib.suppress(FileNotFoundError):
+        for name, _ in walk_topics(LocalDisk(), settings.log_folder):
+            folder = settings.log_folder / name.namespace / name.topic
+            yield from (path for path in sorted(folder.iterdir()) if is_set_aside(path.name))
+
+
+def _used_bytes(settings: Settings) -> int:
+    try:
+        return sum(size for _, size in walk_topics(LocalDisk(), settings.log_folder))
+    except FileNotFoundError:
+        return 0
+
+
+def _nearest(settings: Settings) -> Path:
+    """The data folder, or the nearest one above it that is there."""
+    assert settings.data is not None
+    folder = settings.data.absolute()
+    if settings.data.exists():
+        return settings.data
+    while not folder.exists():
+        folder = folder.parent
+    return folder
+
+
+LOOKS: tuple[Callable[[Settings], Finding], ...] = (
+    _python, _pyarrow, _platform, _folder, _owner, _space, _files, _sync, _records, _set_aside,
+)  # fmt: skip

@@ -1,0 +1,186 @@
+"""`frazil log`: look into segments, check all bytes, repair on an explicit order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from frazil.cli import options, output
+from frazil.cli.progress import bar
+from frazil.core.disk import LocalDisk
+from frazil.core.errors import CorruptLog, InvalidInput, TopicNotFound
+from frazil.core.names import TopicName
+from frazil.core.settings import Settings
+from frazil.log.check import State, TopicReport
+from frazil.log.check import check as check_log
+from frazil.log.ownership import owner_of
+from frazil.log.repair import Repaired
+from frazil.log.repair import repair as repair_topic
+from frazil.log.survey import FrameInfo, SegmentFrames, topic_names
+
+app = typer.Typer(no_args_is_help=True, help="Look into the files of the log, check and repair them.")
+
+CORRUPT = 5
+
+
+@app.command()
+def inspect(
+    segment: Annotated[Path, typer.Argument(metavar="SEGMENT", help="A .wal file.")],
+    data: options.Data = None,  # noqa: ARG001 - on every verb, so that a wrapper may always add them
+    config: options.Config = None,  # noqa: ARG001
+    as_json: options.Json = False,
+) -> None:
+    """Show the head and the frames of one segment file. Works beside a process that owns the folder."""
+    try:
+        frames = SegmentFrames(LocalDisk(), segment)
+    except OSError as error:
+        raise InvalidInput(f"cannot read {segment}: {error.strerror}") from None
+    found: list[FrameInfo] = []
+    bad: CorruptLog | None = None
+    try:
+        for frame in frames:
+            found.append(frame)
+    except CorruptLog as error:
+        bad = error
+    finally:
+        frames.close()
+    if as_json:
+        _print_segment_json(frames, found)
+    else:
+        _print_segment(frames, found)
+    if bad is not None:
+        raise bad
+
+
+def _print_segment_json(frames: SegmentFrames, found: list[FrameInfo]) -> None:
+    head = frames.head
+    output.print_json(
+        {
+            "path": str(frames.path),
+            "topic": head.topic,
+            "log_id": head.log_id,
+            "sync_mode": head.sync_mode.value,
+            "schema": [str(field) for field in head.schema],
+            "base": frames.base,
+            "size_bytes": frames.size_bytes,
+            "used_bytes": frames.position,
+            "frames": [frame.as_dict() for frame in found],
+        }
+    )
+
+
+def _print_segment(frames: SegmentFrames, found: list[FrameInfo]) -> None:
+    head = frames.head
+    output.print_pairs(
+        [
+            ("segment", frames.path),
+            ("topic", head.topic),
+            ("log id", head.log_id),
+            ("sync mode", head.sync_mode.value),
+            ("columns", ", ".join(f"{field.name} {field.type}" for field in head.schema)),
+            ("size", f"{frames.size_bytes} bytes, {frames.position} used"),
+        ]
+    )
+    rows = [(one.position, one.kind, one.offset, one.rows, one.bytes, output.time_shown(one.time_us)) for one in found]
+    headings = ("position", "frame", "offset", "rows", "bytes", "time")
+    output.print_table(headings, rows, right=("position", "offset", "rows", "bytes"))
+
+
+@app.command()
+def check(
+    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Only this one.")] = None,
+    data: options.Data = None,
+    config: options.Config = None,
+    as_json: options.Json = False,
+) -> None:
+    """Read everything and report the first bad byte of each topic. Changes nothing, and needs no lock."""
+    settings = options.settings_on_disk(data, config)
+    reports = _check(settings, None if topic is None else [TopicName.parse(topic)])
+    if as_json:
+        output.print_json([report.as_dict() for report in reports])
+    else:
+        _print_reports(reports)
+    if any(report.state is State.CORRUPT for report in reports):
+        raise typer.Exit(CORRUPT)
+
+
+def _check(settings: Settings, names: list[TopicName] | None) -> list[TopicReport]:
+    disk, folder = LocalDisk(), settings.log_folder
+    if not folder.is_dir():
+        if names:
+            raise TopicNotFound(str(names[0]))
+        output.say(f"there is no log in {settings.data}")
+        return []
+    wanted = topic_names(disk, folder) if names is None else names
+    total = sum(file.stat().st_size for name in wanted for file in _files(folder, name))
+    with bar("checking", total) as progress:
+        owned = owner_of(settings) is not None
+        return list(
+            check_log(disk, folder, names, owned=owned, on_segment=lambda segment: progress.advance(segment.used_bytes))
+        )
+
+
+def _files(folder: Path, name: TopicName) -> list[Path]:
+    return [path for path in (folder / name.namespace / name.topic).glob("*.wal") if path.is_file()]
+
+
+def _print_reports(reports: list[TopicReport]) -> None:
+    rows = [(one.topic, one.state.value, one.segments, one.frames, one.rows, one.bytes) for one in reports]
+    headings = ("topic", "state", "segments", "frames", "rows", "bytes")
+    if rows:
+        output.print_table(headings, rows, right=headings[2:])
+    for one in reports:
+        for flaw in one.flaws:
+            print(f"{one.topic}: first bad byte: {flaw.path} at byte {flaw.position}: {flaw.reason}")
+        if one.torn is not None and not one.flaws:
+            print(
+                f"{one.topic}: torn tail: {one.torn.path} at byte {one.torn.position}: {one.torn.reason}; "
+                "nobody was told of it, and it is cut when the folder is next opened"
+            )
+        for kept in one.set_aside:
+            output.say(f"{one.topic}: set aside earlier: {kept}")
+
+
+@app.command()
+def repair(
+    topic: options.TopicArgument,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    yes: options.Yes = False,
+    data: options.Data = None,
+    config: options.Config = None,
+    as_json: options.Json = False,
+) -> None:
+    """Cut a topic's log at its first bad byte and keep what is cut. No process may own the folder.
+
+    The log goes on at the recovered end: offsets of rows cut off are given out again, to other rows.
+    """
+    settings = options.settings_on_disk(data, config)
+    planned = repair_topic(settings, topic, dry_run=True)
+    if not dry_run and planned.plan.steps:
+        if not yes:
+            for line in _told(planned):
+                output.say(line)
+            typer.confirm(f"Repair {topic}?", abort=True, err=True)
+        planned = repair_topic(settings, topic)
+    if as_json:
+        output.print_json(planned.as_dict())
+    else:
+        print("\n".join(_told(planned)))
+    if not dry_run and planned.after is not None and planned.after.state is State.CORRUPT:
+        raise typer.Exit(CORRUPT)
+
+
+def _told(done: Repaired) -> list[str]:
+    plan = done.plan
+    if not plan.steps:
+        return [f"{plan.topic}: there is nothing to repair"]
+    lines = [f"bad: {flaw.path} at byte {flaw.position}: {flaw.reason}" for flaw in plan.flaws]
+    lines += [f"{'would ' if done.dry_run else 'did: '}{step}" for step in plan.steps]
+    if plan.rows_cut:
+        lines.append(f"{output.plural(plan.rows_cut, 'valid row')} behind the bad byte leave the log with what is kept")
+    lines.append(f"the log goes on at offset {plan.end}")
+    if plan.end < plan.end_known or plan.rows_cut:
+        lines.append(f"offsets from {plan.end} on are given out again: forget any you have noted for this topic")
+    return lines

@@ -1,0 +1,84 @@
+"""Tables for people, JSON for scripts. Answers go to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+class _Out(Console):
+    def on_broken_pipe(self) -> None:
+        """The caller decides what a reader that went away means; rich would end the process as failed."""
+        raise BrokenPipeError
+
+
+def print_json(data: Any) -> None:
+    print(json_line(data))
+
+
+def json_line(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False, default=str)
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> None:
+    """Columns named in `right` are numbers. Into a pipe a table is as wide as it needs to be."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(_shown(cell)) for cell in row))
+    out = _Out(highlight=False)
+    if not out.is_terminal:
+        out = _Out(highlight=False, width=4096)
+    out.print(table)
+
+
+def print_pairs(pairs: Iterable[tuple[str, Any]]) -> None:
+    for name, value in pairs:
+        print(f"{name + ':':<16}{_shown(value)}")
+
+
+def say(text: str) -> None:
+    """A remark for people, out of the way of the answer."""
+    print(text, file=sys.stderr)
+
+
+def stderr_console() -> Console:
+    return Console(stderr=True, highlight=False)
+
+
+def bytes_shown(count: int | None) -> str:
+    if count is None:
+        return "-"
+    size = float(count)
+    for unit in _UNITS:
+        if size < 1024 or unit == _UNITS[-1]:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError("the last unit takes all")
+
+
+def time_shown(time_us: int | None) -> str:
+    return "-" if time_us is None else iso_time(_EPOCH + timedelta(microseconds=time_us))
+
+
+def iso_time(time: datetime) -> str:
+    return time.astimezone(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def plural(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _shown(value: Any) -> str:
+    return "-" if value is None else str(value)

@@ -1,0 +1,199 @@
+"""What can be told of topics and segments from the files alone: nothing is locked, made or cut.
+
+An owner may be writing meanwhile; what is told is then true of a moment that has just passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from frazil.core.disk import Disk, File
+from frazil.core.errors import CorruptLog, TopicNotFound
+from frazil.core.names import TopicName
+from frazil.core.settings import RetentionSettings
+from frazil.log.catalog import read_topic_record, topic_folder, walk_topics
+from frazil.log.format import BadFrame, Frame, SegmentHead, unpack_batch, unpack_head
+from frazil.log.recovery import list_segments, scan_segment
+from frazil.log.segment import Segment
+from frazil.log.segment_reader import FrameStream, SegmentReader, append_times_us
+
+_BEHIND_ALL = 2**63 - 1
+_LOOKS_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSummary:
+    """A topic from its files. What cannot be read is None, and `problem` says why."""
+
+    topic: str
+    log_id: str | None
+    typed: bool | None
+    messages: int | None
+    first_offset: int
+    end: int | None
+    segments: int
+    bytes: int
+    created_us: int | None
+    schema: pa.Schema | None
+    retention: RetentionSettings | None
+    problem: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        columns = None if self.schema is None else [_column(field) for field in self.schema]
+        retention = None if self.retention is None else self.retention.model_dump()
+        return {**asdict(self), "schema": columns, "retention": retention}
+
+
+def _column(field: pa.Field) -> dict[str, Any]:
+    return {"name": field.name, "type": str(field.type), "nullable": field.nullable}
+
+
+def topic_names(disk: Disk, folder: Path) -> list[TopicName]:
+    """The topics of a log folder, sorted; none where there is no folder yet."""
+    try:
+        return sorted(name for name, _ in walk_topics(disk, folder))
+    except FileNotFoundError:
+        return []
+
+
+def describe_topic(disk: Disk, folder: Path, name: TopicName) -> TopicSummary:
+    if name not in topic_names(disk, folder):
+        raise TopicNotFound(str(name))
+    return summarize(disk, folder, name)
+
+
+def summarize(disk: Disk, folder: Path, name: TopicName) -> TopicSummary:
+    """Looked at once more if something was wrong: its owner may have been at work between two steps."""
+    found = _summarize(disk, folder, name)
+    for _ in range(_LOOKS_MAX):
+        before, found = found, _summarize(disk, folder, name) if found.problem else found
+        if found.problem == before.problem:
+            break
+    return found
+
+
+def _summarize(disk: Disk, folder: Path, name: TopicName) -> TopicSummary:
+    problem: str | None = None
+    record, end = None, None
+    segments: list[Segment] = []
+    try:
+        segments = list_segments(disk, topic_folder(folder, name))
+        record = read_topic_record(disk, folder, name)
+        end = _end_of(disk, segments[-1], record.log_id) if segments else 0
+    except CorruptLog as error:
+        problem = error.message
+    except FileNotFoundError:
+        problem = "it was deleted, or a segment removed, during the look"
+    first = segments[0].base if segments else 0
+    return TopicSummary(
+        topic=str(name),
+        log_id=record.log_id if record else None,
+        typed=record.schema is not None if record else None,
+        messages=None if end is None else end - first,
+        first_offset=first,
+        end=end,
+        segments=len(segments),
+        bytes=sum(segment.used_bytes for segment in segments),
+        created_us=record.created_us if record else None,
+        schema=record.schema if record else None,
+        retention=record.retention if record else None,
+        problem=problem,
+    )
+
+
+def _end_of(disk: Disk, segment: Segment, log_id: str) -> int:
+    """Where the rows of the last segment end: by hopping over headers, or where that fails by reading it all."""
+    try:
+        return _hop_to_end(disk, segment)
+    except CorruptLog:
+        file = disk.open(segment.path, "read")
+        try:
+            return scan_segment(file, segment, log_id)[0].end
+        finally:
+            file.close()
+
+
+def _hop_to_end(disk: Disk, segment: Segment) -> int:
+    reader = SegmentReader(disk, segment)
+    try:
+        reader.seek(_BEHIND_ALL)
+        batch = reader.next()
+    finally:
+        reader.close()
+    if batch is not None:
+        return batch.end
+    return segment.base if reader.offset == _BEHIND_ALL else reader.offset
+
+
+class FrameInfo(NamedTuple):
+    kind: str
+    position: int
+    offset: int
+    rows: int
+    bytes: int
+    time_us: int | None
+
+    def as_dict(self) -> dict[str, Any]:
+        return self._asdict()
+
+
+class SegmentFrames:
+    """One segment file, frame by frame, for a person to look at. Iterating ends with `CorruptLog` at a bad frame."""
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self.path = path
+        self._file: File = disk.open(path, "read")
+        self._frames = FrameStream(self._file)
+        try:
+            self.size_bytes = self._file.size()
+            first = self._next()
+            if first is None:
+                raise CorruptLog(str(path), 0, "the file has no schema frame")
+            self.base = first.offset
+            self.head: SegmentHead = unpack_head(str(path), first)
+        except BaseException:
+            self.close()
+            raise
+        self._first = FrameInfo("schema", 0, first.offset, 0, first.end_position, None)
+
+    @property
+    def position(self) -> int:
+        """Behind the last frame read."""
+        return self._frames.position
+
+    def __iter__(self) -> Iterator[FrameInfo]:
+        yield self._first
+        expected = self.base
+        while (frame := self._next()) is not None:
+            if frame.offset != expected:
+                reason = f"offset {frame.offset} stands where {expected} belongs"
+                raise CorruptLog(str(self.path), frame.position, reason)
+            info = self._info(frame)
+            expected += info.rows
+            yield info
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _info(self, frame: Frame) -> FrameInfo:
+        size = frame.end_position - frame.position
+        if frame.is_mark:
+            return FrameInfo("mark", frame.position, frame.offset, 0, size, None)
+        rows = unpack_batch(str(self.path), frame, self.head.schema)
+        return FrameInfo("rows", frame.position, frame.offset, rows.num_rows, size, int(append_times_us(rows)[0]))
+
+    def _next(self) -> Frame | None:
+        """What was read ahead may be half of what its owner has written since: look once more."""
+        try:
+            return self._frames.next()
+        except BadFrame:
+            self._frames.forget()
+        try:
+            return self._frames.next()
+        except BadFrame as error:
+            raise CorruptLog(str(self.path), self._frames.position, str(error)) from None

@@ -1,0 +1,114 @@
+"""The log's counters as Prometheus families. Topics have labels of their own up to a bound; the rest is summed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from frazil.log.metrics import Histogram
+from frazil.log.storage import Storage
+from frazil.log.topic import TopicStats
+from frazil.serve.opening import Opening
+
+TOPIC_LABELS_MAX = 200
+OTHER = "other"
+
+_TOPIC_GAUGES = (
+    ("frazil_topic_messages", "Messages in the log of a topic."),
+    ("frazil_topic_bytes", "Bytes of its segments that hold frames."),
+    ("frazil_topic_reserved_bytes", "Bytes of its segment files."),
+    ("frazil_topic_segments", "Segment files."),
+    ("frazil_topic_end_offset", "The next offset."),
+    ("frazil_topic_unsynced_messages", "Messages written, but not yet on the device."),
+    ("frazil_topic_queued_bytes", "Bytes that wait for the disk."),
+    ("frazil_topic_failed", "1 if the log failed and takes no more messages."),
+)
+
+
+class LogCollector(Collector):
+    """Reads the plain numbers of a storage when it is asked; nothing is counted twice."""
+
+    def __init__(self, storage: Storage, opening: Opening) -> None:
+        self._storage = storage
+        self._opening = opening
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._log()
+        yield from self._folder()
+        yield from topic_families([topic.stats() for topic in self._storage.opened_topics()])
+
+    def _log(self) -> Iterator[Metric]:
+        metrics = self._storage.metrics
+        yield CounterMetricFamily("frazil_log_rows", "Rows written.", value=metrics.rows)
+        yield CounterMetricFamily("frazil_log_bytes", "Bytes of frames written.", value=metrics.bytes)
+        yield CounterMetricFamily("frazil_log_failed_rows", "Rows whose write failed.", value=metrics.failed_rows)
+        reads = CounterMetricFamily("frazil_log_reads", "Batches read, by where from.", labels=["source"])
+        reads.add_metric(["cache"], metrics.reads_cached)
+        reads.add_metric(["files"], metrics.reads_from_files)
+        yield reads
+        yield histogram("frazil_log_group_rows", "Rows of one commit.", metrics.group_rows)
+        yield histogram("frazil_log_sync_seconds", "Time of one fdatasync.", metrics.sync_seconds)
+
+    def _folder(self) -> Iterator[Metric]:
+        budget, cache, opening = self._storage.budget, self._storage.cache, self._opening
+        yield GaugeMetricFamily("frazil_disk_used_bytes", "Bytes of all segment files.", value=budget.used_bytes)
+        if budget.limit_bytes is not None:
+            yield GaugeMetricFamily("frazil_disk_limit_bytes", "The disk budget.", value=budget.limit_bytes)
+        yield GaugeMetricFamily("frazil_cache_used_bytes", "Bytes in the replay cache.", value=cache.used_bytes)
+        yield GaugeMetricFamily("frazil_cache_limit_bytes", "Bound of the replay cache.", value=cache.capacity_bytes)
+        yield GaugeMetricFamily("frazil_topics", "Topics in the folder.", value=len(self._storage.topics()))
+        yield GaugeMetricFamily("frazil_topics_opened", "Topics that are open.", value=self._opened())
+        broken = len(opening.problems())
+        yield GaugeMetricFamily("frazil_topics_broken", "Topics that are corrupt or have failed.", value=broken)
+        ready = opening.done and not broken
+        yield GaugeMetricFamily("frazil_ready", "1 if all topics are open and well.", value=int(ready))
+
+    def _opened(self) -> int:
+        return len(self._storage.opened_topics())
+
+
+def histogram(name: str, text: str, source: Histogram) -> HistogramMetricFamily:
+    counts, total = source.read()
+    buckets, below = [], 0
+    for bound, count in zip([*map(str, source.bounds), "+Inf"], counts, strict=True):
+        below += count
+        buckets.append((bound, float(below)))
+    return HistogramMetricFamily(name, text, buckets=buckets, sum_value=total)
+
+
+def topic_families(stats: Sequence[TopicStats]) -> Iterable[GaugeMetricFamily]:
+    """A label for each of the first topics by name, so that the same ones keep theirs; the rest is one sum."""
+    families = [GaugeMetricFamily(name, text, labels=["topic"]) for name, text in _TOPIC_GAUGES]
+    ordered = sorted(stats, key=lambda one: one.topic)
+    rows = [(one.topic, _values(one)) for one in ordered[:TOPIC_LABELS_MAX]]
+    rest = [_values(one) for one in ordered[TOPIC_LABELS_MAX:]]
+    if rest:
+        rows.append((OTHER, [sum(column) for column in zip(*rest, strict=True)]))
+    for topic, values in rows:
+        for family, value in zip(families, values, strict=True):
+            family.add_metric([topic], value)
+    return families
+
+
+def _values(one: TopicStats) -> list[int]:
+    return [
+        one.messages,
+        one.bytes,
+        one.reserved_bytes,
+        one.segments,
+        one.end,
+        one.unsynced,
+        one.queued_bytes,
+        int(one.failed is not None),
+    ]
+
+
+def make_registry(storage: Storage, opening: Opening) -> CollectorRegistry:
+    """A registry of its own: what else lives in the process does not show up here."""
+    registry = CollectorRegistry()
+    registry.register(LogCollector(storage, opening))
+    return registry

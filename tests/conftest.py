@@ -1,0 +1,21 @@
+"""What all tests share: quick tests run before those with real processes; hypothesis has a profile for long runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("long", settings.get_profile("default"), max_examples=2_000)
+settings.load_profile("default")
+
+SLOW_FOLDERS = frozenset({"crash", "integration"})
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Stable, so that within each half the order stays random (or as asked for)."""
+    tests = Path(__file__).parent
+    items.sort(key=lambda item: item.path.relative_to(tests).parts[0] in SLOW_FOLDERS)

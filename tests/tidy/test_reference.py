@@ -1,0 +1,165 @@
+"""The reference says what the code says: settings, errors and public names."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer.main
+from documents import DOCS, table_rows
+from pydantic import BaseModel
+
+import frazil
+import frazil.aio
+import frazil.testing
+from frazil.cli.main import app, exit_code
+from frazil.core import errors
+from frazil.core.settings import Settings
+from frazil.serve.http import make_app
+from frazil.serve.metrics import LogCollector
+from frazil.serve.opening import Opening
+
+REFERENCE = DOCS / "reference"
+
+
+def test_the_settings_table_equals_the_settings() -> None:
+    documented = list(table_rows(REFERENCE / "settings.md", "## All of them"))
+    expected = list(_setting_rows(Settings, ""))
+    assert [row[:2] for row in documented] == [row[:2] for row in expected]
+    for documented_row, expected_row in zip(documented, expected, strict=True):
+        if expected_row[2]:
+            assert documented_row[2] == expected_row[2]
+        else:
+            assert documented_row[2], f"{documented_row[0]} has no meaning"
+
+
+def _setting_rows(model: type[BaseModel], prefix: str) -> Iterator[list[str]]:
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _setting_rows(field.annotation, f"{prefix}{name}.")
+        else:
+            yield [f"`{prefix}{name}`", _shown(field.default), field.description or ""]
+
+
+def _shown(value: Any) -> str:
+    """A default as a person writes it: bytes in binary units, none as such."""
+    if value is None:
+        return "none"
+    if isinstance(value, int) and value >= 1024 and value % 1024 == 0:
+        return f"{value // 2**20} MiB" if value % 2**20 == 0 else f"{value // 1024} KiB"
+    return f"`{value}`"
+
+
+def test_the_errors_table_equals_the_errors() -> None:
+    documented = {cells[0].strip("`"): cells[1].strip("`") for cells in table_rows(REFERENCE / "errors.md", "# Errors")}
+    assert documented == {cls.__name__: cls.code for cls in _error_classes()}
+
+
+def test_every_error_says_what_to_do() -> None:
+    for cells in table_rows(REFERENCE / "errors.md", "# Errors"):
+        assert len(cells) == 3
+        assert cells[2], cells[0]
+
+
+def test_the_tree_at_the_top_of_the_errors_module_equals_the_classes() -> None:
+    drawn: list[tuple[str, str]] = []
+    path: list[str] = []
+    for line in (errors.__doc__ or "").splitlines():
+        match = re.match(r"((?:[│ ]   )*(?:[├└]── )?)([A-Z]\w+)(?:\s{2,}\S.*)?$", line)
+        if match:
+            depth = len(match[1]) // 4
+            path = [*path[:depth], match[2]]
+            if depth:
+                drawn.append((path[depth - 1], path[depth]))
+    actual = [(cls.__bases__[0].__name__, cls.__name__) for cls in _error_classes() if cls is not errors.FrazilError]
+    assert sorted(drawn) == sorted(actual)
+
+
+def _error_classes() -> list[type[errors.FrazilError]]:
+    return [
+        member
+        for _, member in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(member, errors.FrazilError) and member.__module__ == errors.__name__
+    ]
+
+
+def test_every_error_is_public() -> None:
+    assert {cls.__name__ for cls in _error_classes()} <= set(frazil.__all__)
+
+
+def test_every_error_has_a_code_of_its_own() -> None:
+    codes = [cls.code for cls in _error_classes()]
+    assert len(set(codes)) == len(codes)
+
+
+@pytest.mark.parametrize("module", [frazil, frazil.aio, frazil.testing], ids=lambda module: module.__name__)
+def test_the_public_names_are_sorted_and_there(module: Any) -> None:
+    assert list(module.__all__) == sorted(module.__all__)
+    assert len(set(module.__all__)) == len(module.__all__)
+    for name in module.__all__:
+        assert hasattr(module, name)
+
+
+@pytest.mark.parametrize("module", [frazil, frazil.aio, frazil.testing], ids=lambda module: module.__name__)
+def test_every_public_name_is_in_the_reference(module: Any) -> None:
+    words = "\n".join(page.read_text(encoding="utf-8") for page in REFERENCE.glob("*.md"))
+    missing = [name for name in module.__all__ if not re.search(rf"`(?:\w+\.)*{name}\b", words)]
+    assert not missing
+
+
+@pytest.mark.parametrize("owner", [frazil.Storage, frazil.Topic, frazil.aio.Storage, frazil.aio.Topic])
+def test_every_public_method_is_in_the_reference(owner: type) -> None:
+    words = (REFERENCE / "python.md").read_text(encoding="utf-8")
+    own = [name for name in vars(owner) if not name.startswith("_")]
+    missing = [name for name in own if not re.search(rf"`{name}\b", words)]
+    assert not missing
+
+
+def test_every_field_of_the_statistics_is_in_the_reference() -> None:
+    documented = [cells[0].strip("`") for cells in table_rows(REFERENCE / "python.md", "## TopicStats")]
+    assert documented == list(frazil.TopicStats.__dataclass_fields__)
+
+
+def test_every_field_of_a_message_is_in_the_reference() -> None:
+    documented = [cells[0].strip("`") for cells in table_rows(REFERENCE / "python.md", "## Message")]
+    assert documented == list(frazil.Message._fields)
+
+
+def test_the_verbs_table_equals_the_command_line() -> None:
+    documented = [cells[0].strip("`") for cells in table_rows(REFERENCE / "cli.md", "## Verbs")]
+    words = [" ".join(word for word in verb.split(" ") if word.islower()) for verb in documented]
+    assert sorted(words) == sorted(_verbs(typer.main.get_command(app), "frazil"))
+
+
+def _verbs(command: Any, path: str) -> Iterator[str]:
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield path
+        return
+    for name, one in inner.items():
+        yield from _verbs(one, f"{path} {name}")
+
+
+def test_the_exit_codes_of_the_reference_are_those_of_the_errors() -> None:
+    text = (REFERENCE / "cli.md").read_text(encoding="utf-8")
+    documented = {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
+    made = {exit_code(cls.__new__(cls)) for cls in _error_classes()}
+    assert documented == made | {0, 130}
+
+
+def test_the_paths_table_equals_the_door() -> None:
+    documented = [cells[0].strip("`") for cells in table_rows(REFERENCE / "http.md", "## Paths")]
+    with frazil.open(None) as storage:
+        paths = make_app(storage, Opening(storage)).openapi()["paths"]
+    assert sorted(documented) == sorted(paths)
+
+
+def test_the_metrics_table_equals_the_metrics() -> None:
+    documented = [cells[0].strip("`") for cells in table_rows(REFERENCE / "http.md", "## Metrics")]
+    settings = frazil.Settings(data=None, wal=frazil.WalSettings(disk_bytes_max=2**20))
+    with frazil.open(settings) as storage:
+        families = [family.name for family in LogCollector(storage, Opening(storage)).collect()]
+    assert documented == families

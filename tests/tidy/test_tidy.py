@@ -1,0 +1,125 @@
+"""The rules of the house that a machine can check."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from documents import ROOT
+
+import frazil
+
+LINES_MAX = 500
+DRAWERS = {"utils", "util", "common", "helpers", "misc"}
+EXCEPT = {"LICENSE", "tests/tidy/test_tidy.py"}
+"""Not our words, and the one file that must name what it looks for."""
+LOCKS = "requirements*.lock"
+
+_UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b")
+_HOME = re.compile(r"(?<![\w.])/(?:home|Users)/\w|(?<![\w.])/root/|(?<![\w.])~/\w")
+_REGISTRY = re.compile(
+    r"pypi\.org|pythonhosted|artifactory|pkg\.dev|--(?:extra-)?index-url|--find-links|https?://[^\s)]*/simple"
+)
+
+
+def _tracked() -> list[Path]:
+    """What is, or is about to be, in the repository."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    except (OSError, subprocess.CalledProcessError):  # a copy without its repository, or a machine without git
+        return [path for folder in ("src", "tests", "docs", "bench", "scripts") for path in _files(ROOT / folder)]
+    return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+
+
+def _texts() -> list[tuple[str, str]]:
+    texts = []
+    for path in _tracked():
+        try:
+            texts.append((str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")))
+        except (UnicodeDecodeError, FileNotFoundError):
+            continue  # not a text, or gone since it was listed
+    assert len(texts) > 50
+    return texts
+
+
+def _hits(pattern: re.Pattern[str]) -> list[str]:
+    return [
+        f"{name}:{number}: {line.strip()[:100]}"
+        for name, text in _texts()
+        if name not in EXCEPT
+        for number, line in enumerate(text.splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def test_source_files_are_split_before_they_grow_long() -> None:
+    sources = list((ROOT / "src").rglob("*.py"))
+    assert sources
+    long = {str(path.relative_to(ROOT)): count for path in sources if (count := _count(path)) >= LINES_MAX}
+    assert not long
+
+
+def _count(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def test_there_are_no_drawers() -> None:
+    assert not [path for path in (ROOT / "src").rglob("*") if path.stem in DRAWERS]
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "src").rglob("*.py")
+        if not path.read_text(encoding="utf-8").lstrip().startswith('"""')
+    ]
+    assert not silent
+
+
+def test_nothing_is_left_unfinished() -> None:
+    assert not _hits(_UNFINISHED)
+
+
+def test_no_file_knows_a_machine() -> None:
+    assert not _hits(_HOME)
+
+
+def test_no_file_names_a_registry() -> None:
+    assert not _hits(_REGISTRY)
+
+
+def test_there_is_no_uv_lock() -> None:
+    assert not [path for path in _tracked() if path.name == "uv.lock"]
+
+
+@pytest.mark.parametrize("lock", sorted(ROOT.glob(LOCKS)), ids=lambda path: path.name)
+def test_a_lock_pins_every_package_by_version_and_hash(lock: Path) -> None:
+    logical = lock.read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
+    pins = [line for line in logical if line.strip() and not line.lstrip().startswith("#")]
+    assert pins
+    for pin in pins:
+        assert re.match(r"[a-z0-9][a-z0-9._-]*(\[[a-z,]+\])?==\S+( ;[^-]*)?\s+--hash=sha256:[0-9a-f]{64}", pin), pin
+        assert "://" not in pin
+
+
+def test_the_build_backend_is_locked_as_the_build_wants_it() -> None:
+    wanted = re.search(r'requires = \["(hatchling==[^"]+)"\]', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert wanted
+    assert f"\n{wanted[1]} \\\n" in (ROOT / "requirements-dev.lock").read_text(encoding="utf-8")
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'\nversion = "{frazil.__version__}"\n' in project
+
+
+@pytest.mark.parametrize("script", [".ci/run", "scripts/setup.sh"])
+def test_scripts_can_be_run(script: str) -> None:
+    assert (ROOT / script).stat().st_mode & 0o111

@@ -1,0 +1,154 @@
+"""What topics share: the replay cache, open files, committers, and what an interrupted caller leaves behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+import frazil
+from frazil.core.rows import message_batch
+from frazil.core.settings import KIB
+from frazil.log.cache import CachedBatch, ReplayCache, TopicCache
+from frazil.log.pool import CommitPool
+from frazil.log.single import single_message
+
+
+def cached(offset: int, rows: int) -> CachedBatch:
+    batch = message_batch([b"x"] * rows, [None] * rows, [None] * rows, [None] * rows, 1)
+    return CachedBatch(offset, offset + rows, batch.serialize(), batch.schema)
+
+
+def test_the_cache_finds_exactly_what_it_holds_and_stays_within_its_bytes() -> None:
+    rng = random.Random(5)
+    cache = ReplayCache(60_000)
+    topics = [TopicCache(cache) for _ in range(3)]
+    ends = [0, 0, 0]
+    for _ in range(400):
+        which = rng.randrange(3)
+        batch = cached(ends[which], rng.randint(1, 5))
+        ends[which] = batch.end
+        cache.add(topics[which], batch)
+        assert cache.used_bytes <= 60_000
+        first = topics[which].first_offset
+        assert first is not None
+        for offset in range(ends[which]):
+            found = topics[which].find(offset)
+            assert (found is not None) == (offset >= first)
+            if found is not None:
+                assert found.offset <= offset < found.end
+        assert topics[which].find(ends[which]) is None
+    cache.forget(topics[0])
+    assert topics[0].find(ends[0] - 1) is None
+    assert topics[1].find(ends[1] - 1) is not None
+
+
+def test_hot_reads_touch_no_file(tmp_path: Path) -> None:
+    with frazil.open(tmp_path) as storage:
+        topic = storage.topic("/default/hot")
+        topic.publish_many([b"x"] * 100)
+        assert len(list(topic.read())) == 100
+        assert storage.metrics.reads_from_files == 0
+        assert storage.metrics.reads_cached > 0
+
+
+def test_more_topics_than_open_files_can_be_written_in_turn(tmp_path: Path) -> None:
+    settings = frazil.Settings(data=tmp_path, wal=frazil.WalSettings(open_files_max=4, cache_capacity=0))
+
+    def open_segments() -> int:
+        links = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+        return sum(link.endswith(".wal") for link in links)
+
+    with frazil.open(settings) as storage:
+        topics = [storage.topic(f"/default/t{index}") for index in range(40)]
+        for round_number in range(3):
+            for topic in topics:
+                assert topic.publish(b"%d" % round_number) == round_number
+                assert open_segments() <= 4
+        for topic in topics:
+            assert [message.payload for message in topic.read()] == [b"0", b"1", b"2"]
+
+
+def test_idle_topics_have_no_thread_of_their_own(tmp_path: Path) -> None:
+    with frazil.open(tmp_path) as storage:
+        before = threading.active_count()
+        for index in range(300):
+            storage.topic(f"/default/t{index}").publish(b"x")
+        assert threading.active_count() <= before + storage.settings.wal.committers
+
+
+def test_the_pool_runs_everything_and_grows_only_when_busy() -> None:
+    pool = CommitPool(3)
+    release = threading.Event()
+    started = threading.Semaphore(0)
+    done = []
+
+    def wait() -> None:
+        started.release()
+        release.wait()
+
+    for _ in range(3):
+        pool.submit(wait)
+    for _ in range(3):
+        assert started.acquire(timeout=10)  # three at once: a thread for each
+    for index in range(20):
+        pool.submit(lambda index=index: done.append(index))
+    release.set()
+    pool.close()
+    assert sorted(done) == list(range(20))
+
+
+@pytest.mark.parametrize("length", [*range(70), 255, 256, 1024, 4095, 65536])
+def test_a_lone_message_is_encoded_as_a_batch_of_one_would_be(length: int) -> None:
+    payload = os.urandom(length)
+    expected = message_batch([payload], [None], [None], [1_234_567], 7_654_321).serialize()
+    assert single_message(payload, 1_234_567, 7_654_321) == bytes(expected)
+
+
+class Interrupted(BaseException):
+    """Stands for Ctrl-C."""
+
+
+def test_an_interrupted_caller_does_not_leave_the_others_waiting(tmp_path: Path) -> None:
+    with frazil.open(tmp_path) as storage:
+        topic = storage.topic("/default/interrupt")
+        topic.publish(b"0")
+
+        def interrupt(signum: int, frame: object) -> None:
+            raise Interrupted
+
+        before = signal.signal(signal.SIGALRM, interrupt)
+        published = 0
+
+        def publish_on() -> None:
+            nonlocal published
+            while True:
+                topic.publish(b"x" * KIB)
+                published += 1
+
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            with pytest.raises(Interrupted):
+                publish_on()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        outcome: list[object] = []
+
+        def publish_again() -> None:
+            try:
+                outcome.append(topic.publish(b"after"))
+            except frazil.LogFailed as error:
+                outcome.append(error)
+
+        thread = threading.Thread(target=publish_again)
+        thread.start()
+        thread.join(30)
+        assert not thread.is_alive(), "a later publisher waits for a commit that nobody does"
+        assert outcome
+    with frazil.open(tmp_path) as storage:
+        assert storage.topic("/default/interrupt").stats().end >= 1 + published

@@ -1,0 +1,73 @@
+"""Metrics: families named frazil_, histograms that add up, and a bound on labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+import frazil
+from frazil.log.storage import Storage
+from frazil.serve.metrics import TOPIC_LABELS_MAX, make_registry, topic_families
+from frazil.serve.opening import Opening
+
+
+@pytest.fixture
+def storage() -> Iterator[Storage]:
+    with frazil.open(None) as storage:
+        yield storage
+
+
+def samples(storage: Storage) -> dict[str, float]:
+    opening = Opening(storage)
+    text = generate_latest(make_registry(storage, opening)).decode()
+    return {
+        sample.name + "".join(f"|{value}" for value in sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_counters_and_histograms_tell_what_was_published(storage: Storage) -> None:
+    topic = storage.topic("/default/orders")
+    topic.publish_many([b"x"] * 5)
+    topic.publish("y")
+    list(topic.read())
+    found = samples(storage)
+    assert found["frazil_log_rows_total"] == 6
+    assert found["frazil_log_group_rows_count"] == 2
+    assert found["frazil_log_group_rows_sum"] == 6
+    assert found["frazil_log_group_rows_bucket|1.0"] == 1
+    assert found["frazil_log_group_rows_bucket|16.0"] == 2
+    assert found["frazil_log_group_rows_bucket|+Inf"] == 2
+    assert found["frazil_log_sync_seconds_count"] == 2
+    assert found["frazil_log_reads_total|cache"] == 2
+    assert found["frazil_topic_end_offset|/default/orders"] == 6
+
+
+def test_a_storage_without_a_budget_has_no_limit_to_show(storage: Storage) -> None:
+    assert "frazil_disk_limit_bytes" not in samples(storage)
+
+
+def test_topics_past_the_bound_are_summed_as_other(storage: Storage) -> None:
+    for number in range(TOPIC_LABELS_MAX + 3):
+        storage.topic(f"/default/t{number:04d}").publish("x")
+    stats = [topic.stats() for topic in storage.opened_topics()]
+    messages = next(family for family in topic_families(stats) if family.name == "frazil_topic_messages")
+    labels = {sample.labels["topic"]: sample.value for sample in messages.samples}
+    assert len(labels) == TOPIC_LABELS_MAX + 1
+    assert labels["other"] == 3
+    assert labels["/default/t0000"] == 1
+
+
+def test_it_is_ready_once_every_topic_was_opened(storage: Storage) -> None:
+    storage.topic("/default/a").publish("x")
+    opening = Opening(storage)
+    registry = make_registry(storage, opening)
+    assert registry.get_sample_value("frazil_ready") == 0
+    opening.start()
+    opening.wait()
+    assert (opening.opened, opening.problems()) == (1, [])
+    assert registry.get_sample_value("frazil_ready") == 1
