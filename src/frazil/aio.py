@@ -164,14 +164,16 @@ class Topic:
 
 
 def _resolve(part: Part) -> None:
+    """Runs for every message, so the common case does nothing but set the result."""
     futures: list[asyncio.Future[int]] = part.tokens
     for offset, future in enumerate(futures, part.first_offset):
-        if future.done():
+        try:
+            if part.error is None:
+                future.set_result(offset)
+            else:
+                future.set_exception(part.error)
+        except asyncio.InvalidStateError:
             continue  # its caller was cancelled meanwhile
-        if part.error is None:
-            future.set_result(offset)
-        else:
-            future.set_exception(part.error)
 
 
 async def _messages(batches: AsyncIterator[pa.RecordBatch]) -> AsyncIterator[Message]:

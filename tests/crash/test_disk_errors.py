@@ -128,6 +128,24 @@ def test_retention_makes_room_where_there_is_not_even_room_to_close_a_segment() 
         assert topic.publish(b"there is room") == 10
 
 
+def test_retention_empties_a_disk_without_a_free_byte() -> None:
+    disk = FaultyDisk()
+    wal = WalSettings(max_file_size=64 * KIB, cache_capacity=0, retention=RetentionSettings(bytes=100 * KIB))
+    with open_storage(Settings(data=Path("/data"), wal=wal), disk=disk, clock=FakeClock()) as storage:
+        topic = storage.topic(TOPIC)
+        for _ in range(12):
+            topic.publish(bytes(20 * KIB))
+        disk.capacity_bytes = disk.used_bytes
+        with pytest.raises(DiskFull):
+            topic.publish(bytes(100 * KIB))
+        storage.maintain()
+        assert topic.stats().first_offset > 0
+        assert topic.publish(bytes(20 * KIB)) == 12
+        disk.capacity_bytes = None
+        storage.maintain()
+        assert any(entry.name == "~spare" for entry in disk.list(Path("/data/log"))), "the room is held again"
+
+
 # --- failing
 
 

@@ -97,7 +97,7 @@ def _times(values_us: array[int]) -> pa.Array:
     return pa.Array.from_buffers(TIME, len(values_us), [None, pa.py_buffer(values_us)])
 
 
-_nulls = functools.lru_cache(maxsize=512)(pa.nulls)
+nulls = functools.lru_cache(maxsize=512)(pa.nulls)
 """Columns of nothing but nulls, shared: most groups are of a few sizes."""
 
 
@@ -118,11 +118,11 @@ def message_batch(
         [
             append_times,
             publish_times,
-            _nulls(count, pa.string()),
-            _nulls(count, pa.binary()) if keys.count(None) == count else pa.array(keys, pa.binary()),
-            _nulls(count, ATTRIBUTES) if attributes.count(None) == count else pa.array(attributes, ATTRIBUTES),
-            _nulls(count, pa.int64()),
-            _nulls(count, pa.int32()),
+            nulls(count, pa.string()),
+            nulls(count, pa.binary()) if keys.count(None) == count else pa.array(keys, pa.binary()),
+            nulls(count, ATTRIBUTES) if attributes.count(None) == count else pa.array(attributes, ATTRIBUTES),
+            nulls(count, pa.int64()),
+            nulls(count, pa.int32()),
             pa.array(payloads, pa.binary()),
         ],
         schema=ENVELOPE,

@@ -3,6 +3,7 @@
     {log folder}/{namespace}/{topic}/topic.json          what the topic is
     {log folder}/{namespace}/{topic}/{offset:020d}.wal   its segments
     {log folder}/~ends                                   offsets below which each log was durable
+    {log folder}/~spare                                  room to write a record when the disk is full
     {log folder}/~trash/{random}                         topics being deleted
 
 `~` cannot be in a name, so nothing here can meet a namespace.
@@ -21,15 +22,17 @@ from typing import Any
 import pyarrow as pa
 
 from frazil.core.disk import Disk, Entry
-from frazil.core.errors import CorruptLog, InvalidName
+from frazil.core.errors import CorruptLog, DiskFull, InvalidName
 from frazil.core.names import TopicName
 from frazil.core.settings import RetentionSettings
 from frazil.log.records import read_record, write_record
 from frazil.log.segment import SUFFIX
+from frazil.log.spare import SpareRoom
 
 TOPIC_FILE = "topic.json"
 ENDS_FILE = "~ends"
 TRASH_FOLDER = "~trash"
+SPARE_FILE = "~spare"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ class TopicCatalog:
         self._disk = disk
         self._folder = folder
         self._updating = threading.Lock()
+        self._spare = SpareRoom(disk, folder / SPARE_FILE)
         self._names: set[TopicName] = set()
         self.size_bytes = 0
         self._empty_trash()
@@ -120,7 +124,13 @@ class TopicCatalog:
             self._write(change(self.read(name)))
 
     def _write(self, record: TopicRecord) -> None:
-        write_record(self._disk, self.folder(record.name) / TOPIC_FILE, record.as_content())
+        path = self.folder(record.name) / TOPIC_FILE
+        try:
+            write_record(self._disk, path, record.as_content())
+        except DiskFull:
+            if not self._spare.give_up():
+                raise
+            write_record(self._disk, path, record.as_content())
 
     def read(self, name: TopicName) -> TopicRecord:
         return read_topic_record(self._disk, self._folder, name)
@@ -155,6 +165,7 @@ class TopicCatalog:
         if changed:
             self._ends.update(changed)
             write_record(self._disk, self._folder / ENDS_FILE, self._ends)
+            self._spare.keep()
 
     def _forget_ends(self, name: TopicName) -> None:
         kept = {log_id: known for log_id, known in self._ends.items() if known.get("topic") != str(name)}

@@ -10,12 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from frazil.core.errors import BatchTooLarge, InvalidInput, MessageTooLarge, SchemaMismatch
-from frazil.core.rows import ENVELOPE, constant_times, message_batch
+from frazil.core.rows import ENVELOPE, constant_times, message_batch, nulls
 from frazil.core.settings import WalSettings
 from frazil.log.group import MessageRow
 
 _TIME_MIN_US = -62_135_596_800_000_000
 _TIME_MAX_US = 253_402_300_799_999_999
+_GIVEN = pa.schema([field for field in ENVELOPE if field.name != "_append_time"])
+"""The columns of the envelope that a caller may give."""
+
 _ROW_BYTES = 64
 """What a message costs in the queue besides its own bytes."""
 
@@ -64,7 +67,7 @@ def message_rows(settings: WalSettings, messages: Iterable[Any], now_us: int) ->
 def envelope_rows(settings: WalSettings, batch: pa.RecordBatch, now_us: int) -> tuple[pa.RecordBatch, int]:
     """A caller's batch for a message topic: `_payload` and any other envelope columns, in any order."""
     _check_safe(batch)
-    known = {field.name: field for field in ENVELOPE if field.name != "_append_time"}
+    known = {field.name: field for field in _GIVEN}
     columns: dict[str, pa.Array] = {"_publish_time": constant_times(batch.num_rows, now_us)}
     for name in batch.schema.names:
         if name not in known:
@@ -76,7 +79,8 @@ def envelope_rows(settings: WalSettings, batch: pa.RecordBatch, now_us: int) -> 
         raise SchemaMismatch("column '_payload' is missing: a message topic needs it", field="_payload")
     rows, size = checked_batch(settings, _envelope(columns, batch.num_rows))
     _check_longest(settings, rows)
-    _check_times(rows)
+    if "_publish_time" in batch.schema.names:
+        _check_times(rows)
     return rows, size
 
 
@@ -121,12 +125,8 @@ def checked_batch(settings: WalSettings, batch: pa.RecordBatch) -> tuple[pa.Reco
 
 
 def _envelope(columns: Mapping[str, pa.Array], count: int) -> pa.RecordBatch:
-    schema = pa.schema([field for field in ENVELOPE if field.name != "_append_time"])
-    arrays = [columns.get(field.name, None) for field in schema]
-    filled = [
-        pa.nulls(count, field.type) if array is None else array for field, array in zip(schema, arrays, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(filled, schema=schema)
+    arrays = [columns[field.name] if field.name in columns else nulls(count, field.type) for field in _GIVEN]
+    return pa.RecordBatch.from_arrays(arrays, schema=_GIVEN)
 
 
 def _check_longest(settings: WalSettings, rows: pa.RecordBatch) -> None:

@@ -116,9 +116,11 @@ class Topic:
     # --- for the asyncio face, which waits in its own way
 
     def begin_publish(self, payload: Any, key: Any, attributes: Any, notify: Notify, token: object) -> None:
-        self.check_is_message_topic()
+        log = self._log
+        if log.own_schema is not None:
+            self.check_is_message_topic()
         row, size = checked_message(self._context.settings, payload, key, attributes)
-        self._log.begin_message(row, size, notify, token)
+        log.begin_message(row, size, notify, token)
 
     def begin_publish_many(self, messages: Any, notify: Notify, token: object) -> int:
         """Returns how many rows were queued."""

@@ -153,9 +153,10 @@ class TopicLog:
             part.size_bytes += size
             part.messages.append(message)
             part.tokens.append(token)
-            leads = self._lead()
-        if leads:
-            self.commit_in_pool()
+            if self._committing:
+                return
+            self._committing = True
+        self.commit_in_pool()
 
     def begin_batch(self, batch: pa.RecordBatch, size: int, notify: Notify, token: object) -> None:
         part = Part(notify, batch, size)

@@ -75,7 +75,9 @@ class SmallLog:
         return recovered, rows
 
 
-def make_log(frames: int, *, rotate_every: int | None = None, mode: SyncMode = SyncMode.ALWAYS) -> SmallLog:
+def make_log(
+    frames: int, *, rotate_every: int | None = None, mode: SyncMode = SyncMode.ALWAYS, sync_after: int | None = None
+) -> SmallLog:
     """Frames of one to three rows whose values are their offsets; a new segment after every so many frames."""
     disk, clock = MemoryDisk(), FakeClock()
     wal = SETTINGS.wal.model_copy(update={"max_file_age_ms": 1_000 if rotate_every else None, "sync_mode": mode})
@@ -86,6 +88,8 @@ def make_log(frames: int, *, rotate_every: int | None = None, mode: SyncMode = S
         if rotate_every and number and number % rotate_every == 0:
             clock.step_wall(1_000_000)
         end = topic.publish_many(numbers(end, 1 + number % 3)).end
+        if number + 1 == sync_after:
+            topic.sync()
     log_id = topic.stats().log_id
     storage.close()
     paths = [FOLDER / entry.name for entry in disk.list(FOLDER) if entry.name.endswith(".wal")]

@@ -119,6 +119,23 @@ def test_any_flipped_bit_in_a_segment_of_another_mode_gives_no_wrong_row(mode: S
         assert damaged(log, log.last, bytes(data), 0) == hit.offset
 
 
+@pytest.mark.parametrize("mode", [SyncMode.PERIODIC, SyncMode.NONE])
+def test_what_was_synced_before_a_mark_is_never_cut_for_a_torn_tail(mode: SyncMode) -> None:
+    log = make_log(8, mode=mode, sync_after=4)
+    frames = frames_of(log.disk, log.last)
+    (mark,) = (found for found in frames if found.is_mark)
+    original = log.segments[log.last]
+    for position in range(frames[0].end_position, frames[-1].end_position, 3):
+        data = bytearray(original)
+        data[position] ^= 0x10
+        end = damaged(log, log.last, bytes(data), 0)
+        if position < mark.position:
+            assert end is None, f"byte {position}: synced rows were cut"
+        else:
+            assert end is not None, f"byte {position}: rows that were never synced were refused"
+            assert end >= mark.offset
+
+
 def test_any_flipped_bit_in_a_sealed_segment_is_found_by_whoever_reads_it() -> None:
     log = make_log(3 * FRAMES, rotate_every=FRAMES)
     _, middle, last = sorted(log.segments)
