@@ -34,7 +34,7 @@ from frazil.log.topic import TopicStats
 __all__ = ["Storage", "Topic", "open"]
 
 
-async def open(where: str | os.PathLike[str] | Settings | None = None) -> Storage:  # noqa: A001 - as in `frazil`
+async def open(where: str | os.PathLike[str] | Settings | None) -> Storage:  # noqa: A001 - as in `frazil`
     """Open a data folder, made if it is not there; `None` keeps everything in memory."""
     return Storage(await asyncio.to_thread(open_storage, where))
 

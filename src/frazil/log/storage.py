@@ -37,7 +37,7 @@ _log = logging.getLogger("frazil.log")
 
 
 def open_storage(
-    where: str | os.PathLike[str] | Settings | None = None,
+    where: str | os.PathLike[str] | Settings | None,
     *,
     disk: Disk | None = None,
     clock: Clock | None = None,
