@@ -22,12 +22,16 @@ setup: ## Make .venv from the locked versions; quick when nothing has changed
 serve: setup ## Run Frazil on ./frazil-data, with its admin page at 127.0.0.1:6680
 	@$(BIN)/frazil serve
 
+.PHONY: parts
+parts: setup ## Get the real servers that tests run against; quick when they are there
+	@sh scripts/parts.sh
+
 .PHONY: test
-test: lint ## Run the linters, then all tests but the long ones, quick tests first
+test: lint parts ## Run the linters, then all tests but the long ones, quick tests first
 	@$(PYTEST) -m "not long"
 
 .PHONY: test-long
-test-long: setup ## Run the long crash and soak rounds, and the property tests with more examples
+test-long: setup parts ## Run the long crash and soak rounds, and the property tests with more examples
 	@$(PYTEST) -m "long or hypothesis" --hypothesis-profile=long --timeout=3600
 
 .PHONY: lint
@@ -57,8 +61,8 @@ COMPILE := sh scripts/setup.sh uv pip compile --quiet --generate-hashes --no-hea
 .PHONY: lock
 lock: ## Resolve the dependencies again and write requirements*.lock
 	@$(COMPILE) --no-annotate --group pyproject.toml:uv --output-file requirements-uv.lock
-	@$(COMPILE) pyproject.toml --output-file requirements.lock
-	@$(COMPILE) pyproject.toml --group dev --output-file requirements-dev.lock
+	@$(COMPILE) pyproject.toml --extra lake --output-file requirements.lock
+	@$(COMPILE) pyproject.toml --extra lake --group dev --output-file requirements-dev.lock
 	@$(COMPILE) --group pyproject.toml:docs --output-file requirements-docs.lock
 
 .PHONY: clean

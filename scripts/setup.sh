@@ -35,7 +35,16 @@ apt_install() {
             DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y --no-install-recommends "$@" >&2; }
 }
 
+# Spark runs on Java 17 or 21: that of JAVA_HOME, else the first on PATH.
+has_java() {
+    java=${JAVA_HOME:+$JAVA_HOME/bin/}java
+    "$java" -version 2>&1 | grep -Eq 'version "(17|21)[."+-]'
+}
+
 system_packages() {
+    has_java || { apt_install openjdk-17-jre-headless && has_java; } ||
+        say "Java 17 or 21 is missing: rows are not moved to tables without it" \
+            "(apt-get install openjdk-17-jre-headless, or set JAVA_HOME); the log itself needs none"
     command -v strace >/dev/null 2>&1 || apt_install strace ||
         say "strace is missing: tests that let the disk fail need it (apt-get install strace); Frazil itself does not"
 }

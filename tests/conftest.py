@@ -11,7 +11,9 @@ settings.register_profile("default", deadline=None, suppress_health_check=[Healt
 settings.register_profile("long", settings.get_profile("default"), max_examples=2_000)
 settings.load_profile("default")
 
-SLOW_FOLDERS = frozenset({"crash", "integration"})
+pytest_plugins = ("parts.fixtures",)
+
+SLOW_FOLDERS = frozenset({"contract", "crash", "integration"})
 
 
 @pytest.hookimpl(trylast=True)

@@ -120,6 +120,6 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert f'\nversion = "{frazil.__version__}"\n' in project
 
 
-@pytest.mark.parametrize("script", [".ci/run", "scripts/setup.sh"])
+@pytest.mark.parametrize("script", [".ci/run", "scripts/parts.sh", "scripts/setup.sh"])
 def test_scripts_can_be_run(script: str) -> None:
     assert (ROOT / script).stat().st_mode & 0o111

@@ -23,6 +23,8 @@ from frazil.core.settings import MIB, Settings
 from frazil.log.catalog import walk_topics
 from frazil.log.check import is_set_aside, read_ends
 from frazil.log.ownership import owner_of
+from frazil.pipeline.requirements import JAVA_VERSIONS, find_java, package_version
+from frazil.pipeline.status_file import read_status
 
 FREE_BYTES_LOW = 1024 * MIB
 FREE_BYTES_FAIL = 64 * MIB
@@ -67,6 +69,48 @@ def _platform(_: Settings) -> Finding:
     if platform.system() != "Linux" or sys.byteorder != "little":
         return Finding("platform", "warn", text, "Frazil is made for and tested on Linux")
     return Finding("platform", "ok", text)
+
+
+def _java(_: Settings) -> Finding:
+    """A warning only: without Spark rows stay in the log, which is no loss."""
+    java, wanted = find_java(), " or ".join(map(str, JAVA_VERSIONS))
+    if java is None:
+        return Finding("java", "warn", "none found", f"rows reach no table: install Java {wanted}, or set JAVA_HOME")
+    if not java.fits:
+        return Finding("java", "warn", f"{java.version} ({java.path})", f"Spark needs Java {wanted}: set JAVA_HOME")
+    return Finding("java", "ok", f"{java.version} ({java.path})")
+
+
+def _pyspark(_: Settings) -> Finding:
+    return _package("pyspark", "4.1.")
+
+
+def _pyiceberg(_: Settings) -> Finding:
+    return _package("pyiceberg", "0.12.")
+
+
+def _package(name: str, wanted: str) -> Finding:
+    version = package_version(name)
+    if version is None:
+        return Finding(name, "warn", "not installed", "rows reach no table: install frazil[lake]")
+    if not version.startswith(wanted):
+        return Finding(name, "warn", version, f"Frazil is made for {name} {wanted}x")
+    return Finding(name, "ok", version)
+
+
+def _mover(settings: Settings) -> Finding:
+    told = read_status(settings)
+    if told is None:
+        return Finding("mover", "ok", "has never run on this folder")
+    failing = [name for name, topic in told.get("topics", {}).items() if topic.get("error")]
+    text, advice = str(told.get("state")), "see: frazil pipeline status"
+    if told.get("error"):
+        return Finding("mover", "warn", f"{text}: {told['error']}", advice)
+    if failing:
+        return Finding("mover", "warn", f"{text}; {output.plural(len(failing), 'topic')} can't be moved", advice)
+    if text == "gone":
+        return Finding("mover", "warn", "it ended without a word", "start it again: frazil serve")
+    return Finding("mover", "ok", text)
 
 
 def _folder(settings: Settings) -> Finding:
@@ -184,5 +228,6 @@ def _nearest(settings: Settings) -> Path:
 
 
 LOOKS: tuple[Callable[[Settings], Finding], ...] = (
-    _python, _pyarrow, _platform, _folder, _owner, _space, _files, _sync, _records, _set_aside,
+    _python, _pyarrow, _platform, _java, _pyspark, _pyiceberg, _folder, _owner, _space, _files, _sync, _records,
+    _set_aside, _mover,
 )  # fmt: skip

@@ -16,7 +16,7 @@ import typer
 import typer.main
 
 import frazil
-from frazil.cli import consume, doctor, log, options, output, produce, serve, topics
+from frazil.cli import consume, doctor, log, options, output, pipeline, produce, serve, topics
 from frazil.core.errors import (
     CorruptLog,
     FolderInUse,
@@ -37,6 +37,7 @@ app.add_typer(topics.app, name="topics")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(log.app, name="log")
+app.add_typer(pipeline.app, name="pipeline")
 app.command("doctor")(doctor.doctor)
 app.command("serve")(serve.serve)
 

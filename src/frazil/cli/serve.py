@@ -1,28 +1,44 @@
-"""`frazil serve`: own a data folder and open the doors."""
+"""`frazil serve`: own a data folder, open the doors, and have the mover run beside."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from frazil.cli import options
-from frazil.core.settings import HttpSettings
+from frazil.core.settings import Settings
 
 
 def serve(
     host: Annotated[str | None, typer.Option("--host", help="Listen here instead of where the settings say.")] = None,
     port: Annotated[int | None, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = None,
+    flight_port: Annotated[
+        int | None, typer.Option("--flight-port", min=0, max=65535, help="Of the Flight door; 0 takes a free one.")
+    ] = None,
+    no_pipeline: Annotated[bool, typer.Option("--no-pipeline", help="Don't move rows to tables.")] = False,
     log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object for each event on stderr.")] = False,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Own the data folder and serve health, metrics and topics over HTTP, until SIGTERM or Ctrl-C."""
+    """Own the data folder, serve HTTP and Flight, and move rows to tables, until SIGTERM or Ctrl-C."""
     from frazil.serve.process import serve_until_stopped  # the web takes longer to import than most verbs to run
 
     settings = options.settings_on_disk(data, config)
-    http = HttpSettings(
-        host=settings.http.host if host is None else host, port=settings.http.port if port is None else port
+    http = {"host": settings.http.host if host is None else host, "port": settings.http.port if port is None else port}
+    flight = {} if flight_port is None else {"port": flight_port}
+    settings = settings.model_copy(
+        update={"http": settings.http.model_copy(update=http), "flight": settings.flight.model_copy(update=flight)}
     )
-    serve_until_stopped(settings.model_copy(update={"http": http}), log_json=log_json, announce_json=as_json)
+    mover = None if no_pipeline or not settings.pipeline.enabled else _mover_command(settings, config, log_json)
+    serve_until_stopped(settings, mover=mover, log_json=log_json, announce_json=as_json)
+
+
+def _mover_command(settings: Settings, config: Path | None, log_json: bool) -> list[str]:
+    """The same settings by the same ways; what the environment says it inherits."""
+    command = [sys.executable, "-m", "frazil", "pipeline", "run", "--while-stdin", "--data", str(settings.data)]
+    command += ["--config", str(config)] if config is not None else []
+    return command + (["--log-json"] if log_json else [])

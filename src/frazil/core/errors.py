@@ -14,8 +14,14 @@ FrazilError
 ├── TryLater                the same call may succeed later; nothing was written
 │   ├── Overloaded
 │   ├── DiskFull
-│   └── DiskBudgetExceeded
+│   ├── DiskBudgetExceeded
+│   └── OwnerUnreachable
 ├── EncodingFailed          rows could not be turned into Arrow (no memory); nothing was written
+├── LakeUnavailable         the catalog or the object store can't be had; the log goes on without it
+├── SparkUnavailable        Spark can't be started, or has died; look at `frazil doctor`
+├── TableRefused            a table that does not fit its log; look before anything is moved
+│   ├── TableRolledBack
+│   └── RowsMissing
 ├── FolderInUse             another process owns the data folder
 ├── ListenFailed            the address cannot be listened on; choose another
 ├── LogFailed               the disk failed; restart to recover what was acknowledged
@@ -163,11 +169,73 @@ class DiskBudgetExceeded(TryLater):
         )
 
 
+class OwnerUnreachable(TryLater):
+    """Only the owner of a folder knows what is durable: without it nothing is moved."""
+
+    code = "owner_unreachable"
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(
+            f"the process that owns the folder does not answer at {address} ({reason}); is `frazil serve` running?",
+            address=address,
+            reason=reason,
+        )
+
+
 class EncodingFailed(FrazilError):
     code = "encoding_failed"
 
     def __init__(self, topic: str, reason: str) -> None:
         super().__init__(f"rows for {topic} could not be encoded: {reason}", topic=topic, reason=reason)
+
+
+class LakeUnavailable(FrazilError):
+    code = "lake_unavailable"
+
+    def __init__(self, setting: str, reason: str, advice: str | None = None) -> None:
+        what = f"cannot be reached ({reason}); see the settings under `{setting}`"
+        super().__init__(f"{setting}: {what if advice is None else f'{reason}; {advice}'}", setting=setting)
+
+
+class SparkUnavailable(FrazilError):
+    code = "spark_unavailable"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"Spark cannot run: {reason}; see `frazil doctor`", reason=reason)
+
+
+class TableRefused(FrazilError):
+    """Moving on would lose or double rows, or hide that someone else changed the table."""
+
+    code = "table_refused"
+
+
+class TableRolledBack(TableRefused):
+    code = "table_rolled_back"
+
+    def __init__(self, table: str, log_id: str, has: int, had: int) -> None:
+        super().__init__(
+            f"{table} was rolled back: it holds log {log_id} up to offset {has}, and once held it up to {had}; "
+            "roll it forward again, or accept it with `frazil pipeline accept`",
+            table=table,
+            log_id=log_id,
+            has=has,
+            had=had,
+        )
+
+
+class RowsMissing(TableRefused):
+    code = "rows_missing"
+
+    def __init__(self, topic: str, table: str, start: int, end: int) -> None:
+        super().__init__(
+            f"{table} does not hold offsets {start} up to {end} of {topic}, and the log no longer does; "
+            f"accept the gap with: frazil pipeline accept {topic}",
+            topic=topic,
+            table=table,
+            start=start,
+            end=end,
+        )
 
 
 class FolderInUse(FrazilError):
@@ -181,9 +249,9 @@ class FolderInUse(FrazilError):
 class ListenFailed(FrazilError):
     code = "listen_failed"
 
-    def __init__(self, host: str, port: int, reason: str) -> None:
+    def __init__(self, host: str, port: int, reason: str, setting: str = "--port or http.port") -> None:
         super().__init__(
-            f"cannot listen on {host}:{port} ({reason}); choose another port with --port or http.port",
+            f"cannot listen on {host}:{port} ({reason}); choose another port with {setting}",
             host=host,
             port=port,
             reason=reason,

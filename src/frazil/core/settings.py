@@ -12,6 +12,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from frazil.core.errors import InvalidSettings
+from frazil.core.lake_settings import CatalogSettings, ObjectStoreSettings, ReaderSettings, WriterSettings
+from frazil.core.setting_sources import add_environment, explained, unwrapped
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -74,10 +76,29 @@ class HttpSettings(_Frozen):
     port: int = Field(6680, ge=0, le=65535, description="port to listen on; 0 takes a free one")
 
 
+class FlightSettings(_Frozen):
+    """The Arrow Flight door: ranges of logs for movers in other processes and on other hosts."""
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(6660, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+
+
+class PipelineSettings(_Frozen):
+    """The mover that `frazil serve` starts beside itself."""
+
+    enabled: bool = Field(True, description="whether `frazil serve` starts the mover")
+
+
 class Settings(_Frozen):
     data: Path | None = Field(DEFAULT_FOLDER, description="the data folder; null keeps everything in memory")
     wal: WalSettings = WalSettings()
     http: HttpSettings = HttpSettings()
+    flight: FlightSettings = FlightSettings()
+    pipeline: PipelineSettings = PipelineSettings()
+    catalog: CatalogSettings = CatalogSettings()
+    object_store: ObjectStoreSettings = ObjectStoreSettings()
+    writer: WriterSettings = WriterSettings()
+    reader: ReaderSettings = ReaderSettings()
 
     @property
     def log_folder(self) -> Path:
@@ -85,16 +106,19 @@ class Settings(_Frozen):
         return self.wal.base_path or (self.data or Path("/memory")) / "log"
 
 
-def make_settings(values: Mapping[str, Any], source: str = "settings") -> Settings:
+def make_settings(
+    values: Mapping[str, Any], source: str = "settings", environment: Mapping[str, str] | None = None
+) -> Settings:
     """Checked settings, or `InvalidSettings` that names each key and what is wrong with it."""
+    given = add_environment(unwrapped(values, source), environment or {}, Settings)
     try:
-        return Settings.model_validate(dict(values))
+        return Settings.model_validate(given.values)
     except ValidationError as error:
-        raise InvalidSettings(_explained(error, source), source=source) from None
+        raise InvalidSettings(explained(error, given, Settings), source=source) from None
 
 
-def load_settings(path: Path) -> Settings:
-    """The settings of a YAML file."""
+def load_settings(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
+    """The settings of a YAML file, with those of the environment above them."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -110,26 +134,17 @@ def load_settings(path: Path) -> Settings:
         values = {}
     if not isinstance(values, dict):
         raise InvalidSettings(f"{path} must hold a mapping of settings", source=str(path))
-    return make_settings(values, str(path))
+    return make_settings(values, str(path), environment)
 
 
 def resolve_settings(data: Path | None = None, config: Path | None = None) -> Settings:
-    """What a command line gives. For the folder: `data`, FRAZIL_DATA, the file, the default; the first one wins.
+    """What a command line gives. For each setting: `data`, the environment, the file, the default; the first one wins.
 
     The file is `config` or FRAZIL_CONFIG; a folder given beside it replaces only the file's own `data`.
     """
     if config is None and os.environ.get("FRAZIL_CONFIG"):
         config = Path(os.environ["FRAZIL_CONFIG"])
-    settings = load_settings(config) if config else Settings()
+    settings = load_settings(config, os.environ) if config else make_settings({}, "environment", os.environ)
     if data is None and os.environ.get("FRAZIL_DATA"):
         data = Path(os.environ["FRAZIL_DATA"])
     return settings if data is None else settings.model_copy(update={"data": data})
-
-
-def _explained(error: ValidationError, source: str) -> str:
-    lines = []
-    for problem in error.errors(include_url=False, include_input=False):
-        key = ".".join(str(part) for part in problem["loc"]) or "settings"
-        reason = "no such setting" if problem["type"] == "extra_forbidden" else problem["msg"]
-        lines.append(f"{key}: {reason}")
-    return f"{source}: " + "; ".join(lines)

@@ -7,11 +7,14 @@ import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from frazil.core.disk import Disk, FolderLock
+from frazil.core.json_file import read_json, remove_json, write_json
 from frazil.core.settings import Settings
 
 OWNER_FILE = "~owner"
+SERVE_FILE = "~serve"
 
 
 def folders_to_own(settings: Settings) -> list[Path]:
@@ -59,6 +62,29 @@ def owner_of(settings: Settings) -> int | None:
         if pid is not None:
             return pid
     return None
+
+
+@contextlib.contextmanager
+def told_where(settings: Settings, addresses: dict[str, str]) -> Iterator[None]:
+    """Tell, while it lasts, where the owner of the folder (this process) listens."""
+    assert settings.data is not None
+    path = settings.data / SERVE_FILE
+    write_json(path, {"pid": os.getpid(), **addresses})
+    try:
+        yield
+    finally:
+        remove_json(path)
+
+
+def served_by(settings: Settings) -> dict[str, Any] | None:
+    """Where the owner listens: `pid`, `http`, `flight`; None if nobody owns the folder, or its owner serves nothing.
+
+    A file left by a crash names a process that no longer owns the folder, and is not believed.
+    """
+    if settings.data is None:
+        return None
+    told = read_json(settings.data / SERVE_FILE)
+    return told if told is not None and told.get("pid") == owner_of(settings) else None
 
 
 def _locked_by(path: Path) -> int | None:

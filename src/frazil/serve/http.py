@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request, Response
@@ -30,12 +31,12 @@ _STATUS: tuple[tuple[type[FrazilError], int], ...] = (
 )
 
 
-def make_app(storage: Storage, opening: Opening) -> FastAPI:
+def make_app(storage: Storage, opening: Opening, pipeline_up: Callable[[], bool] | None = None) -> FastAPI:
     app = FastAPI(title="Frazil", docs_url=None, redoc_url=None)
     _answer_errors(app)
     _add_health(app, opening)
     _add_topics(app, storage)
-    registry = make_registry(storage, opening)
+    registry = make_registry(storage, opening, pipeline_up)
 
     @app.get("/metrics")
     def metrics() -> Response:

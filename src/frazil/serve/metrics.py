@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -32,9 +32,10 @@ _TOPIC_GAUGES = (
 class LogCollector(Collector):
     """Reads the plain numbers of a storage when it is asked; nothing is counted twice."""
 
-    def __init__(self, storage: Storage, opening: Opening) -> None:
+    def __init__(self, storage: Storage, opening: Opening, pipeline_up: Callable[[], bool] | None = None) -> None:
         self._storage = storage
         self._opening = opening
+        self._pipeline_up = pipeline_up or (lambda: False)
 
     def collect(self) -> Iterator[Metric]:
         yield from self._log()
@@ -66,6 +67,7 @@ class LogCollector(Collector):
         yield GaugeMetricFamily("frazil_topics_broken", "Topics that are corrupt or have failed.", value=broken)
         ready = opening.done and not broken
         yield GaugeMetricFamily("frazil_ready", "1 if all topics are open and well.", value=int(ready))
+        yield GaugeMetricFamily("frazil_pipeline_up", "1 if the mover runs.", value=int(self._pipeline_up()))
 
     def _opened(self) -> int:
         return len(self._storage.opened_topics())
@@ -107,8 +109,10 @@ def _values(one: TopicStats) -> list[int]:
     ]
 
 
-def make_registry(storage: Storage, opening: Opening) -> CollectorRegistry:
+def make_registry(
+    storage: Storage, opening: Opening, pipeline_up: Callable[[], bool] | None = None
+) -> CollectorRegistry:
     """A registry of its own: what else lives in the process does not show up here."""
     registry = CollectorRegistry()
-    registry.register(LogCollector(storage, opening))
+    registry.register(LogCollector(storage, opening, pipeline_up))
     return registry

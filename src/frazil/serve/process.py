@@ -8,15 +8,21 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import uvicorn
 
+from frazil.core.clock import SystemClock
 from frazil.core.errors import ListenFailed
 from frazil.core.settings import HttpSettings, Settings
-from frazil.log.storage import open_storage
+from frazil.log.ownership import told_where
+from frazil.log.storage import Storage, open_storage
+from frazil.pipeline.floor import TableFloor
+from frazil.pipeline.requirements import missing_part
+from frazil.serve.flight import FlightDoor
 from frazil.serve.http import make_app
 from frazil.serve.logs import log_to_stderr
+from frazil.serve.mover_process import MoverProcess
 from frazil.serve.opening import Opening
 
 STOP_SECONDS_MAX = 5
@@ -26,26 +32,56 @@ _SWITCH_INTERVAL_SECONDS = 0.0005
 _log = logging.getLogger("frazil.serve")
 
 
-def serve_until_stopped(settings: Settings, *, log_json: bool = False, announce_json: bool = False) -> None:
-    """Serve until SIGTERM or SIGINT, then finish what was queued and return."""
+def serve_until_stopped(
+    settings: Settings, *, mover: Sequence[str] | None = None, log_json: bool = False, announce_json: bool = False
+) -> None:
+    """Serve until SIGTERM or SIGINT, then finish what was queued and return. `mover` is the command that starts it."""
     log_to_stderr(as_json=log_json)
     sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
-    with open_storage(settings) as storage, _listening(settings.http) as door:
+    with open_storage(settings) as storage, _listening(settings.http) as door, _flight(storage, settings) as flight:
         opening = Opening(storage)
-        address = _address(door)
+        moving = _mover(mover)
+        if moving is not None:
+            storage.floor_of = TableFloor(settings)  # with a table, the log keeps what the table does not have
+        addresses = {"http": _address(door), "flight": flight.address}
 
         def announce() -> None:
-            _announce(address, settings, announce_json)
+            _announce(addresses, settings, announce_json)
+            if moving is not None:
+                moving.start()
 
-        server = _Server(make_app(storage, opening), announce)
-        with server.stopped_by_signals():
+        app = make_app(storage, opening, (lambda: moving.up) if moving is not None else None)
+        server = _Server(app, announce)
+        with server.stopped_by_signals(), told_where(settings, addresses):
             opening.start()
             try:
                 server.run(sockets=[door])
             finally:
+                if moving is not None:
+                    moving.stop()
                 opening.stop()
         _log.info("stopping: syncing and giving the folder back")
     _log.info("stopped")
+
+
+def _mover(command: Sequence[str] | None) -> MoverProcess | None:
+    """None where it is not wanted, or can't run here: the log goes on without it."""
+    if command is None:
+        return None
+    missing = missing_part()
+    if missing is not None:
+        _log.error("rows are not moved to tables: %s", missing)
+        return None
+    return MoverProcess(command, SystemClock())
+
+
+@contextlib.contextmanager
+def _flight(storage: Storage, settings: Settings) -> Iterator[FlightDoor]:
+    door = FlightDoor(storage, settings.flight)
+    try:
+        yield door
+    finally:
+        door.stop()
 
 
 @contextlib.contextmanager
@@ -64,13 +100,15 @@ def _address(door: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _announce(address: str, settings: Settings, as_json: bool) -> None:
+def _announce(addresses: dict[str, str], settings: Settings, as_json: bool) -> None:
     """One line on stdout, once requests are answered: scripts wait for it."""
+    address = addresses["http"]
     if as_json:
-        print(json.dumps({"address": address, "data": str(settings.data)}), flush=True)  # noqa: T201
+        told = {"address": address, "flight": addresses["flight"], "data": str(settings.data)}
+        print(json.dumps(told), flush=True)  # noqa: T201
     else:
         print(f"frazil listens on {address}, data in {settings.data}", flush=True)  # noqa: T201
-    _log.info("listening on %s", address, extra={"address": address, "data": str(settings.data)})
+    _log.info("listening on %s and %s", address, addresses["flight"], extra={**addresses, "data": str(settings.data)})
 
 
 class _Server(uvicorn.Server):

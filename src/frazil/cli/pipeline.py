@@ -1,0 +1,194 @@
+"""`frazil pipeline`: move rows from the log to the tables, and see how far they are.
+
+`frazil.pipeline` is imported inside the verbs: Spark and PyIceberg take longer to import than most verbs to run.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from frazil.cli import options, output
+from frazil.cli.progress import Bar
+from frazil.core.clock import SystemClock
+from frazil.core.errors import InvalidInput, SparkUnavailable
+from frazil.serve.logs import log_to_stderr
+
+if TYPE_CHECKING:
+    from frazil.pipeline.mover import TickReport
+    from frazil.pipeline.status import PipelineStatus
+
+app = typer.Typer(no_args_is_help=True, help="Move rows from the log to the tables, and see how far they are.")
+
+
+@app.command()
+def run(
+    once: Annotated[bool, typer.Option("--once", help="Move all there is, then end.")] = False,
+    master: Annotated[str | None, typer.Option("--master", help="A Spark master; default: Spark within.")] = None,
+    remote: Annotated[str | None, typer.Option("--remote", help="A Spark Connect server, sc://host:port.")] = None,
+    log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object for each event on stderr.")] = False,
+    while_stdin: Annotated[bool, typer.Option("--while-stdin", hidden=True)] = False,
+    data: options.Data = None,
+    config: options.Config = None,
+    as_json: options.Json = False,
+) -> None:
+    """Move rows to the tables until SIGTERM or Ctrl-C. Beside `frazil serve`, or alone on a folder nobody owns."""
+    settings = options.settings_on_disk(data, config)
+    if master is not None and remote is not None:
+        raise InvalidInput("--master and --remote exclude one another: give one of them")
+    log_to_stderr(as_json=log_json)
+    for noisy in ("py4j", "py4j.clientserver", "py4j.java_gateway", "pyiceberg"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    signals = _Signals()
+    if while_stdin:
+        threading.Thread(target=_stop_at_end_of_stdin, daemon=True).start()
+    try:
+        from frazil.pipeline.runner import open_runner
+    except ModuleNotFoundError as error:
+        raise SparkUnavailable(f"{error.name} is not installed: install frazil[lake]") from None
+    with open_runner(settings, signals.stop, master=master, remote=remote) as runner:
+        signals.stop_between_ticks()
+        catch_up = _CatchUp(runner.waiting_bytes() if sys.stderr.isatty() else 0)
+        try:
+            if once:
+                total = runner.run_once(signals.stop, catch_up.ticked)
+            else:
+                runner.run_until_stopped(signals.stop, catch_up.ticked)
+        finally:
+            catch_up.end()
+    if once:
+        _print_total(total, as_json)
+
+
+@app.command("accept")
+def accept_verb(
+    topic: Annotated[str, typer.Argument(help="The topic, /namespace/name.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    data: options.Data = None,
+    config: options.Config = None,
+    as_json: options.Json = False,
+) -> None:
+    """Let a table go on that was rolled back or lacks rows the log no longer has. The missing rows stay missing."""
+    settings = options.settings_on_disk(data, config)
+    if not yes:
+        typer.confirm(f"Let the table of {topic} go on without the rows it lacks?", abort=True, err=True)
+    from frazil.pipeline.accepting import accept_topic
+
+    table, offset = accept_topic(settings, topic)
+    if as_json:
+        output.print_json({"topic": topic, "table": table, "offset": offset})
+    else:
+        output.say(f"{table} goes on at offset {offset} of {topic}")
+
+
+class _Signals:
+    """SIGTERM and SIGINT: at once while Spark starts, then between ticks; a second one never waits."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self._between_ticks = False
+        self._listen()
+
+    def stop_between_ticks(self) -> None:
+        """Spark has taken SIGINT for itself meanwhile: take it back."""
+        self._between_ticks = True
+        self._listen()
+
+    def _listen(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._told)
+
+    def _told(self, *_: object) -> None:
+        again = self.stop.is_set()
+        self.stop.set()
+        if again or not self._between_ticks:
+            sys.exit(0)
+
+
+def _stop_at_end_of_stdin() -> None:
+    """Whoever started us holds the other end: if it is gone, even by SIGKILL, so are we."""
+    while os.read(0, 4096):  # not by sys.stdin: its lock, held here, would be missed when Python ends
+        pass
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)  # to the thread that waits
+
+
+class _CatchUp:
+    """A progress bar for what had piled up before the start; what comes after is the daily round."""
+
+    def __init__(self, total_bytes: int) -> None:
+        self._left = total_bytes
+        self._bar: Bar | None = Bar("moving", total_bytes) if total_bytes else None
+
+    def ticked(self, report: TickReport) -> None:
+        if self._bar is None:
+            return
+        left = min(self._left, int(sum(topic.lag_bytes for topic in report.topics.values())))
+        self._bar.advance(self._left - left)
+        self._left = left
+        if not left or not report.rows:
+            self.end()
+
+    def end(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def _print_total(total: TickReport, as_json: bool) -> None:
+    errors = {name: topic.error for name, topic in total.topics.items() if topic.error}
+    if as_json:
+        topics = [
+            {"topic": one.topic, "table": one.table, "table_end": one.table_end, "lag_rows": one.lag_rows,
+             "error": one.error}
+            for one in total.topics.values()
+        ]  # fmt: skip
+        output.print_json({"rows": total.rows, "commits": total.commits, "topics": topics})
+    else:
+        print(f"moved {output.plural(total.rows, 'row')} in {output.plural(total.commits, 'commit')}")
+        for name, error in errors.items():
+            output.say(f"{name}: {error}")
+    if errors:
+        raise typer.Exit(1)
+
+
+@app.command()
+def status(data: options.Data = None, config: options.Config = None, as_json: options.Json = False) -> None:
+    """Show for each topic how far its table has it. Asks the owner, or reads the files where none serves."""
+    settings = options.settings_on_disk(data, config)
+    try:
+        from frazil.pipeline.status import pipeline_status
+    except ModuleNotFoundError as error:
+        raise SparkUnavailable(f"{error.name} is not installed: install frazil[lake]") from None
+    found = pipeline_status(settings, SystemClock())
+    if as_json:
+        output.print_json(found.as_dict())
+    else:
+        _print_status(found)
+
+
+def _print_status(found: PipelineStatus) -> None:
+    pid = f" (process {found.mover_pid})" if found.mover_pid else ""
+    print(f"mover: {found.mover}{pid}" + (f"; {found.error}" if found.error else ""))
+    rows = [
+        (
+            one.topic,
+            one.log_end,
+            one.table_end,
+            one.lag_rows,
+            output.bytes_shown(one.lag_bytes),
+            "-" if one.lag_ms is None else f"{one.lag_ms / 1_000:.1f} s",
+            output.time_shown(None if one.committed_ms is None else one.committed_ms * 1_000),
+            one.snapshot_id,
+            one.last_error,
+        )
+        for one in found.topics
+    ]
+    headings = ("topic", "log end", "table end", "lag", "size", "age", "last commit", "snapshot", "last error")
+    if rows:
+        output.print_table(headings, rows, right=headings[1:6])

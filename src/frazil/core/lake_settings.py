@@ -1,0 +1,91 @@
+"""Settings of the lake: where tables are, when rows are moved, how they are read."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+MIB = 1024 * 1024
+
+Positive = Annotated[int, Field(gt=0)]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class CatalogType(enum.StrEnum):
+    SQL = "sql"
+    REST = "rest"
+    GLUE = "glue"
+    MEMORY = "memory"
+    NAMED = "named"
+
+
+class CatalogSettings(_Frozen):
+    """The Iceberg catalog. Unset, an SQLite file in the data folder."""
+
+    type: CatalogType = Field(CatalogType.SQL, description="sql, rest, glue, memory, or named")
+    name: str = Field("frazil", description="name of the catalog; with type named, one that a .pyiceberg.yaml defines")
+    uri: SecretStr | None = Field(None, description="address of the catalog; for sql a database URL with its password")
+    warehouse: str | None = Field(None, description="where tables are kept; for rest the server's name of it")
+    token: SecretStr | None = Field(None, description="bearer token of a rest catalog")
+    credential: SecretStr | None = Field(None, description="client id and secret of a rest catalog, as id:secret")
+    properties: dict[str, SecretStr] = Field({}, description="anything else that PyIceberg understands")
+
+    @model_validator(mode="after")
+    def _has_what_it_needs(self) -> CatalogSettings:
+        if self.type is CatalogType.REST and self.uri is None:
+            raise ValueError("uri is needed for a catalog of type rest")
+        return self
+
+
+class ObjectStoreType(enum.StrEnum):
+    LOCAL = "local"
+    S3 = "s3"
+    GCS = "gcs"
+    AZURE = "azure"
+    MEMORY = "memory"
+
+
+class ObjectStoreSettings(_Frozen):
+    """Where data files are. Unset, the folder `warehouse` in the data folder."""
+
+    type: ObjectStoreType = Field(ObjectStoreType.LOCAL, description="local, s3, gcs, azure or memory")
+    path: Path | None = Field(None, description="folder of a local store")
+    bucket: str | None = Field(None, description="bucket or container")
+    prefix: str | None = Field(None, description="path within the bucket")
+    region: str | None = Field(None, description="region of the bucket")
+    endpoint: str | None = Field(None, description="address of the server, for one that is not the provider's own")
+    path_style: bool = Field(True, description="address buckets by path, as most S3-compatible servers need")
+    access_key_id: SecretStr | None = Field(
+        None, description="access key, or Azure account; unset, searched where usual"
+    )
+    secret_access_key: SecretStr | None = Field(None, description="its secret, or the key of the Azure account")
+    session_token: SecretStr | None = Field(None, description="token of temporary credentials; gcs: OAuth, azure: SAS")
+    properties: dict[str, SecretStr] = Field({}, description="anything else that PyIceberg understands")
+
+    @model_validator(mode="after")
+    def _has_what_it_needs(self) -> ObjectStoreSettings:
+        if self.type not in (ObjectStoreType.LOCAL, ObjectStoreType.MEMORY) and not self.bucket:
+            raise ValueError(f"bucket is needed for an object store of type {self.type}")
+        return self
+
+
+class WriterSettings(_Frozen):
+    """When a topic's rows are moved to its table: whichever comes first."""
+
+    batch_size: Positive = Field(100_000, description="rows that wait")
+    flush_interval_ms: Positive = Field(5_000, description="age of the oldest row that waits")
+    max_memory_bytes: int = Field(128 * MIB, ge=4 * MIB, description="bytes that wait, and memory of one task")
+
+
+class ReaderSettings(_Frozen):
+    """How tables are read."""
+
+    poll_interval_ms: Positive = Field(1_000, description="how often a table is asked for a new snapshot")
+    max_concurrent_reads: Positive = Field(10, description="files read at once")
+    prefetch_size: Positive = Field(5, description="files read ahead")

@@ -1,0 +1,1 @@
+"""The lake: Iceberg tables, reached through PyIceberg and through nothing else."""

@@ -1,0 +1,31 @@
+"""Accepting what can't be mended: a table that was rolled back or made anew goes on from what it has.
+
+The only place that moves a token without rows. It is asked for by a person, by topic, and it is a pinned commit of
+its own, so that the history of the table shows it.
+"""
+
+from __future__ import annotations
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table.update import AssertTableUUID, SetPropertiesUpdate
+
+from frazil.core.errors import LakeUnavailable
+from frazil.lake.tables import TableName
+from frazil.lake.token import end_key, move_key, said_by_snapshots
+
+
+def accept(catalog: Catalog, name: TableName, log_id: str, first_offset: int, move_id: str) -> int:
+    """Let the table go on from its rows, or from where the log begins if that is later; returns that offset."""
+    table = catalog.load_table(name.identifier)
+    end = max(said_by_snapshots(table, log_id) or 0, first_offset)
+    token = {end_key(log_id): str(end), move_key(log_id): move_id}
+    summary = {**token, f"frazil.{log_id}.accepted": str(end)}
+    producer = table.transaction().update_snapshot(snapshot_properties=summary).merge_append()
+    updates, requirements = producer._commit()
+    pinned = (AssertTableUUID(uuid=table.metadata.table_uuid), *requirements)
+    try:
+        catalog.commit_table(table, pinned, (*updates, SetPropertiesUpdate(updates=token)))
+    except CommitFailedException as error:
+        raise LakeUnavailable("catalog", f"{name} was changed meanwhile; look at it and accept again") from error
+    return end

@@ -1,0 +1,128 @@
+"""Whether the lake can be had: asked once at start and by `frazil doctor`, so that a wrong setting is named early.
+
+Libraries tell what went wrong in their own words, a dozen ways; they are told apart here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.io import FileIO, load_file_io
+
+from frazil.core.errors import LakeUnavailable
+from frazil.core.lake_settings import CatalogType, ObjectStoreType
+from frazil.core.settings import Settings
+from frazil.lake.catalog import catalog_properties, known_properties, open_catalog
+from frazil.lake.reasons import reason
+
+_NOT_LET_IN = re.compile(
+    r"unauthori[sz]ed|forbidden|oautherror|authentication failed|no password supplied|role \S+ does not exist"
+    r"|access.?denied|invalid.?access.?key|signature.?does.?not.?match|invalid.?client|unrecognized.?client"
+    r"|expired.?token|security token|credentials|\b401\b|\b403\b",
+    re.IGNORECASE,
+)
+_NO_BUCKET = re.compile(
+    r"no.?such.?bucket|bucket.{0,40}(does not exist|not found)|container.?not.?found|no such container|nosuchbucket",
+    re.IGNORECASE,
+)
+_NO_KEY = re.compile(
+    r"user.?not.?found|no user exists|invalid.?access.?key|signature.?does.?not.?match|expired.?token|no credentials",
+    re.IGNORECASE,
+)
+_NO_ANSWER = re.compile(
+    r"network.?connection|could.?n.?t connect|connection (refused|reset|error)|timed? ?out|resolve host|max retries",
+    re.IGNORECASE,
+)
+
+
+def check_lake(settings: Settings) -> None:
+    """Ask the catalog one small question and write one small object; `LakeUnavailable` says which setting to mend."""
+    catalog = _checked_catalog(settings)
+    warehouse = catalog.properties.get("warehouse", "")
+    if "://" in warehouse:
+        _check_store(settings, load_file_io(dict(catalog.properties), warehouse), warehouse)
+    elif settings.object_store.type not in (ObjectStoreType.LOCAL, ObjectStoreType.MEMORY):
+        place = f"{settings.object_store.type}://{settings.object_store.bucket}"
+        _check_store(settings, load_file_io(dict(catalog_properties(settings)), place), place)
+
+
+def _checked_catalog(settings: Settings) -> Catalog:
+    try:
+        catalog = open_catalog(settings)
+        catalog.list_namespaces()
+    except LakeUnavailable as error:
+        raise _catalog_error(settings, error.__cause__ or error) from None
+    except Exception as error:  # noqa: BLE001 - each library has its own; the message tells them apart
+        raise _catalog_error(settings, error) from None
+    return catalog
+
+
+def _catalog_error(settings: Settings, error: BaseException) -> LakeUnavailable:
+    why = reason(error, known_properties(settings))
+    if _NOT_LET_IN.search(f"{type(error).__name__} {error}"):
+        setting = {
+            CatalogType.REST: "catalog.credential",
+            CatalogType.SQL: "catalog.uri",
+            CatalogType.GLUE: "object_store.access_key_id",
+        }.get(settings.catalog.type, "catalog.properties")
+        return LakeUnavailable(setting, f"the catalog refuses the credentials ({why})", _CREDENTIALS[setting])
+    setting = "catalog.name" if settings.catalog.type is CatalogType.NAMED else "catalog.uri"
+    return LakeUnavailable(setting, f"the catalog cannot be reached ({why})", _ADDRESS[setting])
+
+
+_CREDENTIALS = {
+    "catalog.credential": "set catalog.credential to id:secret, or catalog.token, as the catalog's owner gave them",
+    "catalog.uri": "mend the user and password in catalog.uri",
+    "object_store.access_key_id": "set object_store.access_key_id and secret_access_key, or AWS's own variables",
+    "catalog.properties": "mend the credentials where the catalog is defined",
+}
+_ADDRESS = {
+    "catalog.uri": "start the catalog, or mend catalog.uri",
+    "catalog.name": "define the catalog in .pyiceberg.yaml or by PYICEBERG_CATALOG__<NAME>__…, or mend catalog.name",
+}
+
+
+def _check_store(settings: Settings, io: FileIO, warehouse: str) -> None:
+    """What a mover does: write, read, delete."""
+    place = f"{warehouse.rstrip('/')}/.frazil-check-{uuid.uuid4().hex}"
+    try:
+        with io.new_output(place).create(overwrite=True) as output:
+            output.write(b"frazil")
+        with io.new_input(place).open() as stored:
+            stored.read()
+        io.delete(place)
+    except Exception as error:  # noqa: BLE001 - each library has its own; the message tells them apart
+        raise _store_error(settings, error, warehouse) from None
+
+
+def _store_error(settings: Settings, error: BaseException, warehouse: str) -> LakeUnavailable:
+    store, text = settings.object_store, f"{type(error).__name__} {error}"
+    why = reason(error, known_properties(settings))
+    if store.type is ObjectStoreType.LOCAL:
+        return LakeUnavailable(
+            "object_store.path",
+            f"{warehouse} cannot be written ({why})",
+            "give this user the right to write there, or set object_store.path to another folder",
+        )
+    if _NO_BUCKET.search(text):
+        return LakeUnavailable(
+            "object_store.bucket",
+            f"there is no bucket {store.bucket} ({why})",
+            "make the bucket, or mend object_store.bucket, region and endpoint",
+        )
+    if _NO_KEY.search(text):
+        return LakeUnavailable(
+            "object_store.access_key_id",
+            f"the store refuses the credentials ({why})",
+            "mend object_store.access_key_id and secret_access_key",
+        )
+    if _NOT_LET_IN.search(text):
+        return LakeUnavailable(
+            "object_store.bucket",
+            f"{warehouse} cannot be written with these credentials ({why})",
+            "let them read, write and delete there, or use another object_store.bucket",
+        )
+    advice = "mend object_store.endpoint" if _NO_ANSWER.search(text) else "see the settings under `object_store`"
+    return LakeUnavailable("object_store.endpoint", f"the store does not answer as it should ({why})", advice)

@@ -1,0 +1,207 @@
+"""One atomic commit for what was moved, exactly once.
+
+The commit is pinned: it asserts the snapshot that was current when the token was read, and it is tried once.
+Whatever the answer, the table is then the judge:
+
+    accepted            done
+    refused             look again: the token is where it was → the same files on the new parent
+                                    the token has our move id → an earlier try did land: done
+                                    the token is elsewhere    → someone moved on from here: see below
+    anything else       unknown: look again until the table can be read, and judge as above
+
+When the token is elsewhere, our try may still have landed, its answer lost, and someone have moved the next rows
+since. So the files are looked for in the table: found, they are ours and in. Not found, they are dropped, but
+only if every try was refused in so many words; after an unknown answer they are left for the orphan clean-up.
+
+All tries of one move carry the same move id, so that a try that lands late is known as ours. A late try can't
+land after another commit: its parent is no longer the current snapshot.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import AssertTableUUID, SetPropertiesUpdate, TableRequirement, TableUpdate
+
+from frazil.core.errors import LakeUnavailable
+from frazil.lake.reasons import reason
+from frazil.lake.tables import TableName
+from frazil.lake.token import Token, end_key, move_key, read_token
+
+ATTEMPTS_MAX = 20
+LOOKS_MAX = 8
+
+_log = logging.getLogger("frazil.lake")
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Rows of one log from `start` up to `end`, as files that are written but in no table yet."""
+
+    log_id: str
+    start: int
+    end: int
+    files: tuple[DataFile, ...]
+    rows: int
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """How it ended: these logs are in the table through our files; those were moved by someone else.
+
+    `table` is as it was seen last. `unused` are files that are in no table and never will be: they may be dropped.
+    """
+
+    table: Table
+    mine: tuple[Moved, ...]
+    others: tuple[Moved, ...]
+    unused: tuple[DataFile, ...] = ()
+
+    @property
+    def snapshot_id(self) -> int | None:
+        return self.table.metadata.current_snapshot_id
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a try came to: accepted, or refused in so many words, or not known, and why."""
+
+    is_known: bool
+    why: str = ""
+
+
+def commit_moves(
+    catalog: Catalog, name: TableName, moves: Sequence[Moved], move_id: str, wait: Callable[[int], None]
+) -> Committed:
+    """Commit files of one table; `wait(attempt)` is called before another try."""
+    answers: list[_Answer] = []
+    for attempt in range(ATTEMPTS_MAX):
+        table = _look(catalog, name, wait)
+        mine, open_moves, others = _judged(table, moves, move_id)
+        if not open_moves:
+            return _ended(table, mine, others, all_known=all(answer.is_known for answer in answers))
+        assert not mine  # moves of one table land together
+        if attempt:
+            wait(attempt)
+        answers.append(_try_once(catalog, table, open_moves, move_id))
+    raise LakeUnavailable("catalog", f"{name} was not committed in {ATTEMPTS_MAX} attempts: {answers[-1].why}")
+
+
+def drop_files(table: Table, files: Sequence[DataFile]) -> None:
+    """Delete files that are known to be in no table; what can't be deleted is left for the orphan clean-up."""
+    for file in files:
+        try:
+            table.io.delete(file.file_path)
+        except OSError as error:
+            _log.warning("could not delete %s, which is in no table: %s", file.file_path, error)
+
+
+def _look(catalog: Catalog, name: TableName, wait: Callable[[int], None]) -> Table:
+    """The table as it is now, however often it takes."""
+    for look in range(LOOKS_MAX):
+        try:
+            return catalog.load_table(name.identifier)
+        except NoSuchTableError:
+            raise LakeUnavailable("catalog", f"{name} is no longer there") from None
+        except Exception as error:
+            if look == LOOKS_MAX - 1:
+                why = reason(error, catalog.properties)
+                raise LakeUnavailable("catalog", f"{name} could not be loaded: {why}") from error
+            wait(look + 1)
+    raise AssertionError("the last look returns or raises")
+
+
+def _judged(
+    table: Table, moves: Sequence[Moved], move_id: str
+) -> tuple[tuple[Moved, ...], tuple[Moved, ...], tuple[Moved, ...]]:
+    """Which moves are in through us, which are still to do, and which someone else has done."""
+    mine: list[Moved] = []
+    still: list[Moved] = []
+    others: list[Moved] = []
+    for move in moves:
+        token = read_token(table, move.log_id) or Token(0, "")
+        if token.end == move.end and token.move_id == move_id:
+            mine.append(move)
+        elif token.end == move.start and token.move_id != move_id:
+            still.append(move)
+        else:
+            others.append(move)
+    return tuple(mine), tuple(still), tuple(others)
+
+
+def _ended(table: Table, mine: tuple[Moved, ...], others: tuple[Moved, ...], *, all_known: bool) -> Committed:
+    """Who moved what, and which files nobody needs."""
+    passed = {file.file_path for move in others for file in move.files}
+    found = _in_table(table, passed) if passed else set()
+    landed = tuple(move for move in others if any(file.file_path in found for file in move.files))
+    rest = tuple(move for move in others if move not in landed)
+    unused = tuple(file for move in rest for file in move.files) if all_known else ()
+    return Committed(table, (*mine, *landed), rest, unused)
+
+
+def _in_table(table: Table, paths: set[str]) -> set[str]:
+    """Which of these files the current snapshot holds."""
+    snapshot = table.current_snapshot()
+    return {
+        entry.data_file.file_path
+        for manifest in (snapshot.manifests(table.io) if snapshot else ())
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+        if entry.data_file.file_path in paths
+    }
+
+
+def _try_once(catalog: Catalog, table: Table, moves: Sequence[Moved], move_id: str) -> _Answer:
+    """One attempt; how it went is for the next look to see."""
+    name = ".".join(table.name())
+    try:
+        after = catalog.commit_table(table, *_pinned(table, moves, move_id)).metadata
+    except CommitFailedException as error:
+        why = reason(error, catalog.properties)
+        _log.info("%s: the commit was refused (%s); looking again", name, why)
+        return _Answer(True, why)
+    except Exception as error:  # noqa: BLE001 - the answer is unknown, whatever went wrong: the table is asked
+        why = reason(error, catalog.properties)
+        _log.warning("%s: the answer to a commit was lost (%s); looking again", name, why)
+        return _Answer(False, why)
+    _remove_old_metadata(catalog, table, after)
+    return _Answer(True)
+
+
+def _remove_old_metadata(catalog: Catalog, before: Table, after: TableMetadata) -> None:
+    """As many versions are kept as the table's properties say; PyIceberg sees to it only in a commit of its own.
+
+    What can't be deleted is left for the orphan clean-up: the rows are in.
+    """
+    try:
+        catalog._delete_old_metadata(before.io, before.metadata, after)
+    except Exception as error:  # noqa: BLE001 - a failed clean-up must not look like a failed commit
+        _log.warning("%s: old metadata was left behind: %s", ".".join(before.name()), reason(error, catalog.properties))
+
+
+def _pinned(
+    table: Table, moves: Sequence[Moved], move_id: str
+) -> tuple[tuple[TableRequirement, ...], tuple[TableUpdate, ...]]:
+    """Files and token as one change of exactly the table that was looked at."""
+    tokens: dict[str, str] = {}
+    summary: dict[str, str] = {}
+    for move in moves:
+        tokens[end_key(move.log_id)] = str(move.end)
+        tokens[move_key(move.log_id)] = move_id
+        summary[f"frazil.{move.log_id}.start"] = str(move.start)
+        summary[f"frazil.{move.log_id}.rows"] = str(move.rows)
+        summary[f"frazil.{move.log_id}.crc"] = move.checksum
+    producer = table.transaction().update_snapshot(snapshot_properties={**tokens, **summary}).merge_append()
+    for move in moves:
+        for file in move.files:
+            producer.append_data_file(file)
+    updates, requirements = producer._commit()  # what `commit()` would send, without its rebasing and retrying
+    pinned = (AssertTableUUID(uuid=table.metadata.table_uuid), *requirements)
+    return pinned, (*updates, SetPropertiesUpdate(updates=tokens))

@@ -1,0 +1,77 @@
+"""How far a table has a log: the token that each commit moves together with the rows.
+
+    frazil.{log id}.end    the offset up to which the table holds the log
+    frazil.{log id}.move   which move set it, so that a writer knows its own after a lost answer
+
+Both stand in the table's properties and in the summary of the snapshot that moved them. Properties outlive
+compaction and expiry; the summaries show whether someone rolled the table back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from frazil.core.errors import TableRolledBack
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    end: int
+    move_id: str
+
+
+def end_key(log_id: str) -> str:
+    return f"frazil.{log_id}.end"
+
+
+def move_key(log_id: str) -> str:
+    return f"frazil.{log_id}.move"
+
+
+def read_token(table: Table, log_id: str) -> Token | None:
+    """What the table says of a log; None if it has never had any of it."""
+    end = table.metadata.properties.get(end_key(log_id))
+    if end is None:
+        return None
+    _refuse_if_rolled_back(table, log_id, int(end))
+    return Token(int(end), table.metadata.properties.get(move_key(log_id), ""))
+
+
+def _refuse_if_rolled_back(table: Table, log_id: str, end: int) -> None:
+    """The newest snapshot of the present line that speaks of the log must agree with the property.
+
+    A line that none speaks in is fine if its older snapshots were expired; if it is seen from its very first
+    snapshot on (or there is none at all), the table was rolled back to before it had any of the log.
+    """
+    first = None
+    for snapshot in _line(table):
+        first = snapshot
+        said = snapshot.summary.additional_properties.get(end_key(log_id)) if snapshot.summary else None
+        if said is not None:
+            if int(said) != end:
+                raise TableRolledBack(".".join(table.name()), log_id, int(said), end)
+            return
+    if first is None or (first.parent_snapshot_id is None and (first.sequence_number or 0) <= 1):
+        raise TableRolledBack(".".join(table.name()), log_id, 0, end)
+
+
+def said_by_snapshots(table: Table, log_id: str) -> int | None:
+    """How far the present line of snapshots says that it has a log; None if none of them speaks of it."""
+    for snapshot in _line(table):
+        said = snapshot.summary.additional_properties.get(end_key(log_id)) if snapshot.summary else None
+        if said is not None:
+            return int(said)
+    return None
+
+
+def _line(table: Table) -> Iterator[Snapshot]:
+    """The current snapshot and its ancestors, as far back as they are kept."""
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        yield snapshot
+        parent = snapshot.parent_snapshot_id
+        snapshot = table.snapshot_by_id(parent) if parent is not None else None

@@ -1,0 +1,120 @@
+"""What the owner of a log tells of it to those who move it: how much is durable, and where its files are."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from frazil.core.disk import Disk
+from frazil.core.errors import CorruptLog, FrazilError, TopicNotFound
+from frazil.core.names import TopicName
+from frazil.core.rows import stored_schema
+from frazil.log.catalog import topic_folder
+from frazil.log.recovery import list_segments
+from frazil.log.storage import Storage
+from frazil.log.survey import summarize, topic_names
+
+_log = logging.getLogger("frazil.log")
+
+
+@dataclass(frozen=True, slots=True)
+class LogInfo:
+    """One log: what is durable of it, and where its files are on the owner's host."""
+
+    topic: TopicName
+    log_id: str
+    first_offset: int
+    durable_end: int
+    size_bytes: int
+    stored_schema: bytes
+    files: tuple[tuple[int, Path], ...]
+
+    @property
+    def bytes_per_row(self) -> float:
+        return self.size_bytes / max(1, self.durable_end - self.first_offset)
+
+
+class LogList:
+    """The logs of a storage. One that can't be opened is left out, and told of once: the others go on."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._told: set[str] = set()
+
+    def read(self) -> list[LogInfo]:
+        found = []
+        for name in self._storage.topics():
+            try:
+                found.append(log_info(self._storage, name))
+            except TopicNotFound:
+                continue  # deleted since
+            except CorruptLog as error:
+                self._tell(name, error)
+            else:
+                self._told.discard(name)
+        return found
+
+    def _tell(self, name: str, error: FrazilError) -> None:
+        if name not in self._told:
+            self._told.add(name)
+            _log.error("%s is not moved to its table: %s", name, error, extra={"topic": name})
+
+
+def log_info(storage: Storage, name: str) -> LogInfo:
+    """One log, as its owner knows it. What is written is made durable first, in any sync mode."""
+    log = storage.topic(name, create=False).log
+    end = log.flush()
+    segments = log.segments
+    return LogInfo(
+        log.name,
+        log.log_id,
+        log.first_offset,
+        end,
+        sum(segment.used_bytes for segment in segments),
+        bytes(log.schema.serialize()),
+        tuple((segment.base, segment.path.absolute()) for segment in segments),
+    )
+
+
+def logs_from_files(disk: Disk, folder: Path) -> tuple[list[LogInfo], dict[str, str]]:
+    """The logs where nobody is asked, and what is wrong with the others. To show, not to move: an owner may
+    have written, and not yet synced, the last rows that the files have."""
+    found: list[LogInfo] = []
+    problems: dict[str, str] = {}
+    for name in topic_names(disk, folder):
+        one = summarize(disk, folder, name)
+        if one.problem is not None or one.log_id is None or one.end is None:
+            problems[str(name)] = one.problem or "it cannot be read"
+            continue
+        segments = list_segments(disk, topic_folder(folder, name))
+        files = tuple((segment.base, segment.path.absolute()) for segment in segments)
+        schema = bytes(stored_schema(one.schema).serialize())
+        found.append(LogInfo(name, one.log_id, one.first_offset, one.end, one.bytes, schema, files))
+    return found, problems
+
+
+def as_json(info: LogInfo) -> dict[str, object]:
+    return {
+        "topic": str(info.topic),
+        "log_id": info.log_id,
+        "first_offset": info.first_offset,
+        "durable_end": info.durable_end,
+        "size_bytes": info.size_bytes,
+        "stored_schema": info.stored_schema.hex(),
+        "files": [[base, str(path)] for base, path in info.files],
+    }
+
+
+def from_json(one: Mapping[str, Any]) -> LogInfo:
+    return LogInfo(
+        TopicName.parse(one["topic"]),
+        one["log_id"],
+        int(one["first_offset"]),
+        int(one["durable_end"]),
+        int(one["size_bytes"]),
+        bytes.fromhex(one["stored_schema"]),
+        tuple((int(base), Path(path)) for base, path in one["files"]),
+    )

@@ -1,0 +1,1 @@
+"""The pipeline: Spark carries the log into tables."""

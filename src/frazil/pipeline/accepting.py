@@ -1,0 +1,30 @@
+"""`frazil pipeline accept`: let a table go on after rows were lost or it was rolled back, on a person's word."""
+
+from __future__ import annotations
+
+import uuid
+
+import pyarrow as pa
+
+from frazil.core.errors import TopicNotFound
+from frazil.core.names import TopicName
+from frazil.core.settings import Settings
+from frazil.lake.accept import accept
+from frazil.lake.catalog import catalog_properties, open_catalog
+from frazil.lake.store import TableStore
+from frazil.lake.tables import table_of
+from frazil.pipeline.owner import open_source
+
+
+def accept_topic(settings: Settings, topic: str) -> tuple[str, int]:
+    """The table's name and the offset from which it goes on."""
+    parsed = TopicName.parse(topic)
+    with open_source(settings) as source:
+        info = next((log for log in source.logs() if log.topic == parsed), None)
+        if info is None:
+            raise TopicNotFound(topic)
+        name, _ = table_of(parsed)
+        catalog, properties = open_catalog(settings), catalog_properties(settings)
+        tables = TableStore(catalog, properties.get("warehouse"), properties)
+        tables.ensure(name, pa.ipc.read_schema(pa.py_buffer(info.stored_schema)))
+        return str(name), accept(catalog, name, info.log_id, info.first_offset, str(uuid.uuid4()))

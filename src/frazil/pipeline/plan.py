@@ -1,0 +1,96 @@
+"""What to move next: a pure decision from what each log has, what each table says, and the writer's knobs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from frazil.core.lake_settings import WriterSettings
+from frazil.core.names import TopicName
+from frazil.core.offsets import OffsetRange
+
+TASK_SHARE = 4
+"""A range takes at most this part of `max_memory_bytes`: it is held as Arrow, as columns and as Parquet at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """One log as its owner tells it. `oldest_us` is the append time of the first row that waits, if known."""
+
+    topic: TopicName
+    log_id: str
+    first_offset: int
+    durable_end: int
+    bytes_per_row: float
+    last_append_time_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The rows of a log that its table does not have yet."""
+
+    log: LogState
+    range: OffsetRange
+    waits_since_us: int
+
+    @property
+    def size_bytes(self) -> float:
+        return len(self.range) * self.log.bytes_per_row
+
+
+@dataclass(frozen=True, slots=True)
+class RangeTask:
+    """A piece of a log for one task to move."""
+
+    log_id: str
+    range: OffsetRange
+    size_bytes: float
+
+
+def is_due(waiting: Waiting, writer: WriterSettings, now_us: int) -> bool:
+    """Enough rows, enough bytes, or the oldest has waited long enough: whichever comes first."""
+    return (
+        len(waiting.range) >= writer.batch_size
+        or waiting.size_bytes >= writer.max_memory_bytes
+        or now_us - waiting.waits_since_us >= writer.flush_interval_ms * 1_000
+    )
+
+
+def cut(waiting: Waiting, writer: WriterSettings, ranges_max: int) -> list[RangeTask]:
+    """Ranges of even size that fit a task's memory, from the oldest row on; what is beyond `ranges_max` waits."""
+    limit_bytes = writer.max_memory_bytes / TASK_SHARE
+    rows_max = max(1, int(limit_bytes / max(1.0, waiting.log.bytes_per_row)))
+    start, end = waiting.range.start, min(waiting.range.end, waiting.range.start + rows_max * ranges_max)
+    pieces = -(-(end - start) // rows_max)
+    bounds = [start + (end - start) * index // pieces for index in range(pieces + 1)]
+    return [
+        RangeTask(waiting.log.log_id, OffsetRange(low, high), (high - low) * waiting.log.bytes_per_row)
+        for low, high in itertools.pairwise(bounds)
+    ]
+
+
+def pack(ranges: Iterable[RangeTask], tasks: int) -> list[list[RangeTask]]:
+    """Spread ranges over at most `tasks` tasks so that these are even: the largest first, each to the emptiest."""
+    ordered = sorted(ranges, key=lambda piece: (-piece.size_bytes, piece.log_id, piece.range.start))
+    packed: list[list[RangeTask]] = [[] for _ in range(min(tasks, len(ordered)))]
+    sizes = [0.0] * len(packed)
+    for piece in ordered:
+        emptiest = min(range(len(packed)), key=lambda index: (sizes[index], len(packed[index])))
+        packed[emptiest].append(piece)
+        sizes[emptiest] += piece.size_bytes + 1
+    return packed
+
+
+def plan(
+    waiting: Sequence[Waiting],
+    writer: WriterSettings,
+    now_us: int,
+    tasks: int,
+    *,
+    all_of_it: bool = False,
+    ranges_max: int = 64,
+) -> list[list[RangeTask]]:
+    """The tasks of one tick; empty if nothing is due."""
+    due = [one for one in waiting if all_of_it or is_due(one, writer, now_us)]
+    return pack([piece for one in due for piece in cut(one, writer, ranges_max)], tasks) if due else []

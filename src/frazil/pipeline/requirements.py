@@ -1,0 +1,69 @@
+"""What Spark needs of the machine, looked for without starting any of it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+JAVA_VERSIONS = (17, 21)
+LOOK_SECONDS_MAX = 20
+PACKAGES = ("pyspark", "pyiceberg")
+
+_VERSION = re.compile(r'version "(?P<major>\d+)[^"]*"')
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    path: str
+    version: int
+
+    @property
+    def fits(self) -> bool:
+        return self.version in JAVA_VERSIONS
+
+
+def find_java(environment: Mapping[str, str] = os.environ) -> Java | None:
+    """The Java that Spark would start: that of JAVA_HOME, else the first on PATH."""
+    home = environment.get("JAVA_HOME")
+    path = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environment.get("PATH"))
+    if path is None:
+        return None
+    try:
+        done = subprocess.run(  # noqa: S603 - it is the program that Spark is about to run
+            [path, "-version"], capture_output=True, text=True, timeout=LOOK_SECONDS_MAX, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = _VERSION.search(done.stderr + done.stdout)
+    return Java(path, int(found["major"])) if found else None
+
+
+def package_version(name: str) -> str | None:
+    """Asked of the installer's records: importing pyspark takes a second."""
+    if importlib.util.find_spec(name) is None:
+        return None
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "of unknown version"
+
+
+def missing_part(environment: Mapping[str, str] = os.environ) -> str | None:
+    """What keeps Spark from running here, as a sentence with the remedy; None if nothing does."""
+    for name in PACKAGES:
+        if package_version(name) is None:
+            return f"{name} is not installed: install frazil[lake]"
+    java = find_java(environment)
+    versions = " or ".join(map(str, JAVA_VERSIONS))
+    if java is None:
+        return f"no Java was found: install Java {versions}, or set JAVA_HOME"
+    if not java.fits:
+        return f"{java.path} is Java {java.version}: install Java {versions}, or set JAVA_HOME"
+    return None

@@ -1,0 +1,60 @@
+"""A child that owns a folder, publishes without pause and moves what it published; to be killed at any moment.
+
+python mover_child.py FOLDER publish     publish and move until killed
+python mover_child.py FOLDER drain       move all that is left, then print the ends of the topics and exit
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from pathlib import Path
+
+import frazil
+from frazil.core.clock import SystemClock
+from frazil.core.lake_settings import WriterSettings
+from frazil.lake.catalog import catalog_properties, open_catalog
+from frazil.lake.store import TableStore
+from frazil.pipeline.mover import Mover
+from frazil.pipeline.source import OwnLogs
+from frazil.pipeline.spark import open_session, warm_up
+
+TOPICS = ("/crash/one", "/crash/two", "/crash/three-part-0", "/crash/three-part-1")
+
+
+def payload(topic: str, offset: int) -> bytes:
+    return f"{topic}#{offset}#".encode() + b"x" * (offset % 300)
+
+
+def main(folder: Path, what: str) -> None:
+    wal = frazil.WalSettings(max_file_size=256 * 1024)
+    settings = frazil.Settings(data=folder, wal=wal, writer=WriterSettings(max_memory_bytes=4 * 1024 * 1024))
+    session = open_session("local[2]")
+    warm_up(session)
+    properties = catalog_properties(settings)
+    tables = TableStore(open_catalog(settings), properties.get("warehouse"), properties)
+    with frazil.open(settings) as storage:
+        topics = [storage.topic(name) for name in TOPICS]
+        mover = Mover(settings, OwnLogs(storage), tables, session, SystemClock(), lambda _: None)
+        if what == "drain":
+            while mover.tick(all_of_it=True).lag_rows:
+                pass
+            print(json.dumps({topic.name: topic.stats().end for topic in topics}), flush=True)
+            return
+        stop = threading.Event()
+        threading.Thread(target=publish, args=(topics, stop), daemon=True).start()
+        while True:
+            report = mover.tick(all_of_it=True)
+            print(json.dumps({"rows": report.rows, "lag": report.lag_rows}), flush=True)
+
+
+def publish(topics: list[frazil.Topic], stop: threading.Event) -> None:
+    while not stop.wait(0.02):
+        for topic in topics:
+            end = topic.stats().end
+            topic.publish_many([payload(topic.name, offset) for offset in range(end, end + 200)])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

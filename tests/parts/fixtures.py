@@ -1,0 +1,73 @@
+"""Fixtures over the parts: servers live as long as the test session, and start when first asked for."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from frazil.core.settings import Settings, make_settings
+from parts.glue import glue_stand_in
+from parts.nessie import WAREHOUSE, Nessie, nessie
+from parts.postgres import Postgres, postgres
+from parts.s3 import S3, s3_server
+
+LAKES = ("sqlite", "postgres", "rest", "glue", "memory")
+
+
+@pytest.fixture(scope="session")
+def parts_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("parts")
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Postgres]:
+    with postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3(parts_folder: Path) -> Iterator[S3]:
+    with s3_server(parts_folder / "s3") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rest_catalog(s3: S3, parts_folder: Path) -> Iterator[Nessie]:
+    with nessie(s3, parts_folder / "nessie") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def glue(parts_folder: Path) -> Iterator[str]:
+    with glue_stand_in(parts_folder / "glue") as address:
+        yield address
+
+
+@pytest.fixture
+def lake_settings(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Settings]:
+    """Settings of a lake by its name; the servers that it needs are started, and no others."""
+
+    def make(lake: str) -> Settings:
+        sections: dict[str, Any] = {"data": tmp_path / "data"}
+        if lake == "memory":
+            sections["catalog"] = {"type": "memory"}
+        elif lake == "postgres":
+            server = request.getfixturevalue("postgres_server")
+            sections["catalog"] = {"uri": server.uri, "name": f"c{uuid.uuid4().hex}"}
+        elif lake == "rest":
+            server = request.getfixturevalue("rest_catalog")
+            sections["catalog"] = {"type": "rest", "uri": server.uri}
+            sections["object_store"] = request.getfixturevalue("s3").settings(WAREHOUSE)
+        elif lake == "glue":
+            store = request.getfixturevalue("s3")
+            sections["catalog"] = {"type": "glue", "uri": request.getfixturevalue("glue")}
+            sections["object_store"] = store.settings(store.make_bucket("glue-lake"))
+        else:
+            assert lake == "sqlite"
+        return make_settings(sections)
+
+    return make

@@ -1,0 +1,63 @@
+"""Accepting a table that lacks rows: on a person's word, and visible in its history."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import frazil
+from frazil.core.errors import TableRolledBack
+from frazil.core.rows import ENVELOPE
+from frazil.lake.accept import accept
+from frazil.lake.catalog import catalog_properties, open_catalog
+from frazil.lake.commit import Moved
+from frazil.lake.store import TableStore
+from frazil.lake.tables import TableName
+
+NAME = TableName("default", "orders")
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> TableStore:
+    settings = frazil.Settings(data=tmp_path)
+    properties = catalog_properties(settings)
+    store = TableStore(open_catalog(settings), properties.get("warehouse"), properties)
+    store.ensure(NAME, ENVELOPE)
+    return store
+
+
+def move(tables: TableStore, start: int, end: int) -> None:
+    """A move without files is enough here: only the token matters."""
+    tables.commit(NAME, [Moved("log", start, end, (), 0, "")], f"move-{start}", lambda _: None)
+
+
+def test_a_new_table_goes_on_where_the_log_begins(tables: TableStore) -> None:
+    assert accept(tables._catalog, NAME, "log", 70, "word") == 70
+    tables.forget(NAME)
+    tables.ensure(NAME, ENVELOPE)
+    token = tables.token(NAME, "log")
+    assert token is not None
+    assert token.end == 70
+    move(tables, 70, 90)
+    assert tables.token(NAME, "log").end == 90  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("first_offset", "expected"), [(0, 10), (15, 15)])
+def test_a_table_that_was_rolled_back_goes_on_from_what_it_has(
+    tables: TableStore, first_offset: int, expected: int
+) -> None:
+    move(tables, 0, 10)
+    before = tables._catalog.load_table(NAME.identifier).current_snapshot()
+    move(tables, 10, 20)
+    assert before is not None
+    table = tables._catalog.load_table(NAME.identifier)
+    table.manage_snapshots().set_current_snapshot(before.snapshot_id).commit()
+    tables.forget(NAME)
+    tables.ensure(NAME, ENVELOPE)
+    with pytest.raises(TableRolledBack):
+        tables.token(NAME, "log")
+    assert accept(tables._catalog, NAME, "log", first_offset, "word") == expected
+    tables.forget(NAME)
+    tables.ensure(NAME, ENVELOPE)
+    assert tables.token(NAME, "log").end == expected  # type: ignore[union-attr]

@@ -1,0 +1,34 @@
+"""Local segments go only when the table is known to hold them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import frazil
+from frazil.core.json_file import write_json
+from frazil.pipeline.floor import TableFloor
+from frazil.pipeline.status_file import status_path
+
+KIB = 1024
+
+
+def test_nothing_goes_before_the_mover_said_that_the_table_has_it(tmp_path: Path) -> None:
+    wal = frazil.WalSettings(max_file_size=64 * KIB, retention=frazil.RetentionSettings(bytes=1))
+    settings = frazil.Settings(data=tmp_path, wal=wal)
+    with frazil.open(settings) as storage:
+        storage.floor_of = TableFloor(settings)
+        topic = storage.topic("/default/orders")
+        for _ in range(60):
+            topic.publish(bytes(4 * KIB))
+        storage.maintain()
+        assert topic.stats().first_offset == 0
+
+        def tell(log_id: str, table_end: int) -> None:
+            write_json(status_path(settings), {"topics": {topic.name: {"log_id": log_id, "table_end": table_end}}})
+
+        tell("another log of the same name", 60)
+        storage.maintain()
+        assert topic.stats().first_offset == 0
+        tell(topic.log.log_id, 30)
+        storage.maintain()
+        assert 0 < topic.stats().first_offset <= 30

@@ -1,0 +1,67 @@
+"""What is moved next: a pure decision."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frazil.core.lake_settings import WriterSettings
+from frazil.core.names import TopicName
+from frazil.core.offsets import OffsetRange
+from frazil.pipeline.plan import TASK_SHARE, LogState, RangeTask, Waiting, cut, is_due, pack, plan
+
+MIB = 1024 * 1024
+WRITER = WriterSettings(batch_size=1_000, flush_interval_ms=5_000, max_memory_bytes=4 * MIB)
+
+
+def waiting(start: int, end: int, bytes_per_row: float = 100.0, since_us: int = 0, log_id: str = "log") -> Waiting:
+    log = LogState(TopicName("ns", "topic"), log_id, 0, end, bytes_per_row, None)
+    return Waiting(log, OffsetRange(start, end), since_us)
+
+
+def test_whichever_comes_first_makes_a_topic_due() -> None:
+    assert not is_due(waiting(0, 999), WRITER, now_us=4_999_999)
+    assert is_due(waiting(0, 1_000), WRITER, now_us=0)
+    assert is_due(waiting(0, 1), WRITER, now_us=5_000_000)
+    assert is_due(waiting(0, 4, bytes_per_row=MIB), WRITER, now_us=0)
+
+
+def test_a_range_is_cut_so_that_each_piece_fits_the_memory_of_a_task() -> None:
+    pieces = cut(waiting(10, 100_010, bytes_per_row=1_000), WRITER, ranges_max=1_000)
+    assert [piece.range.start for piece in pieces] == [10, *(piece.range.end for piece in pieces[:-1])]
+    assert pieces[-1].range.end == 100_010
+    assert all(piece.size_bytes <= WRITER.max_memory_bytes / TASK_SHARE for piece in pieces)
+
+
+def test_what_is_too_much_for_one_tick_waits_and_the_oldest_goes_first() -> None:
+    pieces = cut(waiting(0, 10**9, bytes_per_row=1_000), WRITER, ranges_max=3)
+    assert len(pieces) == 3
+    assert pieces[0].range.start == 0
+
+
+def test_a_row_larger_than_the_memory_of_a_task_is_moved_alone() -> None:
+    pieces = cut(waiting(0, 3, bytes_per_row=100 * MIB), WRITER, ranges_max=10)
+    assert [len(piece.range) for piece in pieces] == [1, 1, 1]
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 2_000)), min_size=1, max_size=60), st.integers(1, 8))
+def test_packing_keeps_every_range_once_and_tasks_even(sizes: list[tuple[int, int]], tasks: int) -> None:
+    ranges = [RangeTask(f"log{index}", OffsetRange(0, rows), float(size)) for index, (rows, size) in enumerate(sizes)]
+    packed = pack(ranges, tasks)
+    flat = [piece for task in packed for piece in task]
+    assert sorted(flat, key=repr) == sorted(ranges, key=repr)
+    assert all(packed)
+    loads = [sum(piece.size_bytes + 1 for piece in task) for task in packed]
+    assert max(loads) - min(loads) <= max(piece.size_bytes + 1 for piece in ranges)
+
+
+def test_nothing_due_is_no_job_unless_all_is_asked_for() -> None:
+    some = [waiting(0, 5)]
+    assert plan(some, WRITER, now_us=0, tasks=4) == []
+    assert [len(task) for task in plan(some, WRITER, now_us=0, tasks=4, all_of_it=True)] == [1]
+
+
+def test_small_topics_share_tasks() -> None:
+    many = [waiting(0, 5, log_id=f"log{index}") for index in range(500)]
+    packed = plan(many, WRITER, now_us=5_000_000, tasks=4)
+    assert [len(task) for task in packed] == [125] * 4
