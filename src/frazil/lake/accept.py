@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.table.update import AssertTableUUID, SetPropertiesUpdate
 
 from frazil.core.errors import LakeUnavailable
+from frazil.lake.commit import pinned_change
 from frazil.lake.tables import TableName
 from frazil.lake.token import end_key, move_key, said_by_snapshots
 
@@ -20,12 +20,9 @@ def accept(catalog: Catalog, name: TableName, log_id: str, first_offset: int, mo
     table = catalog.load_table(name.identifier)
     end = max(said_by_snapshots(table, log_id) or 0, first_offset)
     token = {end_key(log_id): str(end), move_key(log_id): move_id}
-    summary = {**token, f"frazil.{log_id}.accepted": str(end)}
-    producer = table.transaction().update_snapshot(snapshot_properties=summary).merge_append()
-    updates, requirements = producer._commit()
-    pinned = (AssertTableUUID(uuid=table.metadata.table_uuid), *requirements)
+    change = pinned_change(table, [], token, {f"frazil.{log_id}.accepted": str(end)})
     try:
-        catalog.commit_table(table, pinned, (*updates, SetPropertiesUpdate(updates=token)))
+        catalog.commit_table(table, *change)
     except CommitFailedException as error:
         raise LakeUnavailable("catalog", f"{name} was changed meanwhile; look at it and accept again") from error
     return end

@@ -198,10 +198,16 @@ def _pinned(
         summary[f"frazil.{move.log_id}.start"] = str(move.start)
         summary[f"frazil.{move.log_id}.rows"] = str(move.rows)
         summary[f"frazil.{move.log_id}.crc"] = move.checksum
+    return pinned_change(table, [file for move in moves for file in move.files], tokens, summary)
+
+
+def pinned_change(
+    table: Table, files: Sequence[DataFile], tokens: dict[str, str], summary: dict[str, str]
+) -> tuple[tuple[TableRequirement, ...], tuple[TableUpdate, ...]]:
+    """What `commit_table` is asked: one snapshot that adds the files and moves the tokens, on the present parent."""
     producer = table.transaction().update_snapshot(snapshot_properties={**tokens, **summary}).merge_append()
-    for move in moves:
-        for file in move.files:
-            producer.append_data_file(file)
+    for file in files:
+        producer.append_data_file(file)
     updates, requirements = producer._commit()  # what `commit()` would send, without its rebasing and retrying
     pinned = (AssertTableUUID(uuid=table.metadata.table_uuid), *requirements)
     return pinned, (*updates, SetPropertiesUpdate(updates=tokens))

@@ -47,14 +47,14 @@ def _refuse_if_rolled_back(table: Table, log_id: str, end: int) -> None:
     A line that none speaks in is fine if its older snapshots were expired; if it is seen from its very first
     snapshot on (or there is none at all), the table was rolled back to before it had any of the log.
     """
+    said = said_by_snapshots(table, log_id)
+    if said is not None:
+        if said != end:
+            raise TableRolledBack(".".join(table.name()), log_id, said, end)
+        return
     first = None
     for snapshot in _line(table):
         first = snapshot
-        said = snapshot.summary.additional_properties.get(end_key(log_id)) if snapshot.summary else None
-        if said is not None:
-            if int(said) != end:
-                raise TableRolledBack(".".join(table.name()), log_id, int(said), end)
-            return
     if first is None or (first.parent_snapshot_id is None and (first.sequence_number or 0) <= 1):
         raise TableRolledBack(".".join(table.name()), log_id, 0, end)
 

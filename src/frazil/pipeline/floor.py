@@ -6,6 +6,8 @@ a segment. What the file does not say is not known, and nothing of it is removed
 
 from __future__ import annotations
 
+from typing import Any
+
 from frazil.core.json_file import read_json
 from frazil.core.settings import Settings
 from frazil.log.topic_log import TopicLog
@@ -15,7 +17,22 @@ from frazil.pipeline.status_file import status_path
 class TableFloor:
     def __init__(self, settings: Settings) -> None:
         self._path = status_path(settings)
+        self._version: tuple[int, int] | None = None
+        self._topics: dict[str, Any] = {}
 
     def __call__(self, log: TopicLog) -> int:
-        told = (read_json(self._path) or {}).get("topics", {}).get(str(log.name), {})
+        """Asked for every topic in turn, so the file is read once for each time that it was written."""
+        version = self._version_now()
+        if version != self._version:
+            self._topics = (read_json(self._path) or {}).get("topics", {})
+            self._version = version
+        told = self._topics.get(str(log.name), {})
         return int(told["table_end"]) if told.get("log_id") == log.log_id else 0
+
+    def _version_now(self) -> tuple[int, int] | None:
+        """The file is replaced as a whole: a new one has another inode or time."""
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns

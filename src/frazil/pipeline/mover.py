@@ -25,7 +25,7 @@ from frazil.core.settings import Settings
 from frazil.lake.commit import Committed, Moved
 from frazil.lake.store import TableStore
 from frazil.lake.tables import TableName, table_of
-from frazil.pipeline.plan import LogState, RangeTask, Waiting, plan
+from frazil.pipeline.plan import RangeTask, Waiting, plan
 from frazil.pipeline.source import LogInfo, LogSource
 from frazil.pipeline.spark import run_tasks
 from frazil.pipeline.work import RangeInput, RangeOutput
@@ -113,8 +113,7 @@ class Mover:
             return None
         state.lag_bytes = (info.durable_end - start) * info.bytes_per_row
         since_us = self._waits_since_us.setdefault(info.log_id, self._clock.now_us())
-        log = LogState(info.topic, info.log_id, info.first_offset, info.durable_end, info.bytes_per_row, None)
-        return Waiting(log, OffsetRange(start, info.durable_end), since_us)
+        return Waiting(info.log_id, OffsetRange(start, info.durable_end), info.bytes_per_row, since_us)
 
     def _start(self, info: LogInfo, name: TableName) -> int:
         """Where the table ends, or `RowsMissing` if the log no longer begins there."""

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from frazil.core.lake_settings import WriterSettings
-from frazil.core.names import TopicName
 from frazil.core.offsets import OffsetRange
 
 TASK_SHARE = 4
@@ -15,28 +14,17 @@ TASK_SHARE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class LogState:
-    """One log as its owner tells it. `oldest_us` is the append time of the first row that waits, if known."""
-
-    topic: TopicName
-    log_id: str
-    first_offset: int
-    durable_end: int
-    bytes_per_row: float
-    last_append_time_us: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Waiting:
-    """The rows of a log that its table does not have yet."""
+    """The rows of a log that its table does not have yet, and since when some have waited."""
 
-    log: LogState
+    log_id: str
     range: OffsetRange
+    bytes_per_row: float
     waits_since_us: int
 
     @property
     def size_bytes(self) -> float:
-        return len(self.range) * self.log.bytes_per_row
+        return len(self.range) * self.bytes_per_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +48,12 @@ def is_due(waiting: Waiting, writer: WriterSettings, now_us: int) -> bool:
 def cut(waiting: Waiting, writer: WriterSettings, ranges_max: int) -> list[RangeTask]:
     """Ranges of even size that fit a task's memory, from the oldest row on; what is beyond `ranges_max` waits."""
     limit_bytes = writer.max_memory_bytes / TASK_SHARE
-    rows_max = max(1, int(limit_bytes / max(1.0, waiting.log.bytes_per_row)))
+    rows_max = max(1, int(limit_bytes / max(1.0, waiting.bytes_per_row)))
     start, end = waiting.range.start, min(waiting.range.end, waiting.range.start + rows_max * ranges_max)
     pieces = -(-(end - start) // rows_max)
     bounds = [start + (end - start) * index // pieces for index in range(pieces + 1)]
     return [
-        RangeTask(waiting.log.log_id, OffsetRange(low, high), (high - low) * waiting.log.bytes_per_row)
+        RangeTask(waiting.log_id, OffsetRange(low, high), (high - low) * waiting.bytes_per_row)
         for low, high in itertools.pairwise(bounds)
     ]
 

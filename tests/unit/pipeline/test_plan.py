@@ -6,17 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frazil.core.lake_settings import WriterSettings
-from frazil.core.names import TopicName
 from frazil.core.offsets import OffsetRange
-from frazil.pipeline.plan import TASK_SHARE, LogState, RangeTask, Waiting, cut, is_due, pack, plan
+from frazil.pipeline.plan import TASK_SHARE, RangeTask, Waiting, cut, is_due, pack, plan
 
 MIB = 1024 * 1024
 WRITER = WriterSettings(batch_size=1_000, flush_interval_ms=5_000, max_memory_bytes=4 * MIB)
 
 
 def waiting(start: int, end: int, bytes_per_row: float = 100.0, since_us: int = 0, log_id: str = "log") -> Waiting:
-    log = LogState(TopicName("ns", "topic"), log_id, 0, end, bytes_per_row, None)
-    return Waiting(log, OffsetRange(start, end), since_us)
+    return Waiting(log_id, OffsetRange(start, end), bytes_per_row, since_us)
 
 
 def test_whichever_comes_first_makes_a_topic_due() -> None:
