@@ -34,6 +34,7 @@ from frazil.core.errors import (
     RowsMissing,
     SchemaMismatch,
     SparkUnavailable,
+    TableDamaged,
     TableRefused,
     TableRolledBack,
     TopicExists,
@@ -45,8 +46,8 @@ from frazil.core.rows import Message
 from frazil.core.settings import RetentionSettings, Settings, SyncMode, WalSettings
 from frazil.log.publishing import Outgoing
 from frazil.log.storage import Storage
-from frazil.log.storage import open_storage as open  # noqa: A004 - `frazil.open` reads as it should
 from frazil.log.topic import Topic, TopicStats
+from frazil.topics.opening import open_topics as open  # noqa: A004 - `frazil.open` reads as it should
 
 __version__ = "0.1.0"
 
@@ -80,6 +81,7 @@ __all__ = [
     "SparkUnavailable",
     "Storage",
     "SyncMode",
+    "TableDamaged",
     "TableRefused",
     "TableRolledBack",
     "Topic",

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
-from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,20 +22,20 @@ from frazil.core.offsets import OffsetRange
 from frazil.core.rows import Message, to_messages
 from frazil.core.settings import RetentionSettings, Settings
 from frazil.log.group import Part
-from frazil.log.positions import Start
+from frazil.log.positions import Start, needs_lookup
 from frazil.log.publishing import Outgoing
 from frazil.log.reader import BatchReader
 from frazil.log.storage import Storage as _Storage
-from frazil.log.storage import open_storage
 from frazil.log.topic import Topic as _Topic
 from frazil.log.topic import TopicStats
+from frazil.topics.opening import open_topics
 
 __all__ = ["Storage", "Topic", "open"]
 
 
 async def open(where: str | os.PathLike[str] | Settings | None) -> Storage:  # noqa: A001 - as in `frazil`
     """Open a data folder, made if it is not there; `None` keeps everything in memory."""
-    return Storage(await asyncio.to_thread(open_storage, where))
+    return Storage(await asyncio.to_thread(open_topics, where))
 
 
 class Storage:
@@ -117,7 +116,7 @@ class Topic:
         self, start: Start = "earliest", *, end: int | None = None, follow: bool = False
     ) -> AsyncIterator[pa.RecordBatch]:
         """The same as Arrow batches, each row with its `_offset` and `_append_time`."""
-        if isinstance(start, datetime):  # a time is looked up on the disk, so not here on the loop
+        if needs_lookup(self._topic.log, start):
             return self._batches(asyncio.to_thread(self._topic.read_batches, start, end=end, follow=follow))
         return self._batches(self._topic.read_batches(start, end=end, follow=follow))
 

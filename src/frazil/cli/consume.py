@@ -16,8 +16,8 @@ from frazil.cli.output import json_line
 from frazil.core.errors import InvalidInput
 from frazil.core.rows import to_messages
 from frazil.log.positions import Start
-from frazil.log.storage import open_storage
 from frazil.log.topic import Topic
+from frazil.topics.opening import open_topics
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _WRITE_BYTES = 256 * 1024
@@ -51,7 +51,7 @@ def consume(
     position = parse_start(start)
     pieces = None if as_json else formats.parse_format(formats.DEFAULT_FORMAT if format_ is None else format_)
     options.check_exists(settings, topic)
-    with open_storage(settings) as storage:
+    with open_topics(settings) as storage:
         found = storage.topic(topic, create=False)
         _print_all(found, position, count, follow, pieces)
 

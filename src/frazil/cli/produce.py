@@ -21,8 +21,8 @@ from frazil.cli.progress import bar
 from frazil.core.errors import FrazilError, InvalidInput, MessageTooLarge
 from frazil.core.settings import MIB, Settings
 from frazil.log.publishing import Outgoing
-from frazil.log.storage import open_storage
 from frazil.log.topic import Topic
+from frazil.topics.opening import open_topics
 
 READ_BYTES = MIB
 BATCH_ROWS_MAX = 50_000
@@ -59,7 +59,7 @@ def produce(
     maker = _Maker(key, key_separator, _attributes(attribute or []))
     if not create:
         options.check_exists(settings, topic)
-    with _source(payload, file) as source, open_storage(settings) as storage:
+    with _source(payload, file) as source, open_topics(settings) as storage:
         target = storage.topic(topic, create=create)
         sent = _Sent()
         try:

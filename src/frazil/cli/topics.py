@@ -13,8 +13,8 @@ from frazil.cli.schema_file import load_schema
 from frazil.core.disk import LocalDisk
 from frazil.core.names import TopicName
 from frazil.core.settings import RetentionSettings
-from frazil.log.storage import open_storage
 from frazil.log.survey import TopicSummary, describe_topic, summarize, topic_names
+from frazil.topics.opening import open_topics
 
 app = typer.Typer(no_args_is_help=True, help="List, describe, make and delete topics.")
 
@@ -109,7 +109,7 @@ def create(
             age_ms=parse_duration_ms(retention_age, "--retention-age") if retention_age is not None else None,
             bytes=parse_bytes(retention_bytes, "--retention-bytes") if retention_bytes is not None else None,
         )
-    with open_storage(settings) as storage:
+    with open_topics(settings) as storage:
         made = storage.create_topic(topic, schema=columns, retention=retention)
         stats = made.stats()
     if as_json:
@@ -133,7 +133,7 @@ def delete(
     if not yes:
         rows = "an unknown number of messages" if one.messages is None else output.plural(one.messages, "message")
         typer.confirm(f"Delete {topic} with {rows} for good?", abort=True, err=True)
-    with open_storage(settings) as storage:
+    with open_topics(settings) as storage:
         storage.delete_topic(topic)
     if as_json:
         output.print_json({"topic": topic, "deleted": True, "messages": one.messages})

@@ -21,7 +21,8 @@ FrazilError
 ├── SparkUnavailable        Spark can't be started, or has died; look at `frazil doctor`
 ├── TableRefused            a table that does not fit its log; look before anything is moved
 │   ├── TableRolledBack
-│   └── RowsMissing
+│   ├── RowsMissing
+│   └── TableDamaged
 ├── FolderInUse             another process owns the data folder
 ├── ListenFailed            the address cannot be listened on; choose another
 ├── LogFailed               the disk failed; restart to recover what was acknowledged
@@ -235,6 +236,21 @@ class RowsMissing(TableRefused):
             table=table,
             start=start,
             end=end,
+        )
+
+
+class TableDamaged(TableRefused):
+    """Rows of the table that must be there are not, or not once, or can't be read; nothing is skipped."""
+
+    code = "table_damaged"
+
+    def __init__(self, topic: str, table: str, offset: int, reason: str) -> None:
+        super().__init__(
+            f"{table} cannot be read at offset {offset} of {topic}: {reason}",
+            topic=topic,
+            table=table,
+            offset=offset,
+            reason=reason,
         )
 
 

@@ -100,6 +100,11 @@ class Settings(_Frozen):
     writer: WriterSettings = WriterSettings()
     reader: ReaderSettings = ReaderSettings()
 
+    @classmethod
+    def of_folder(cls, where: str | os.PathLike[str] | None) -> Settings:
+        """The defaults, on a data folder; None keeps everything in memory."""
+        return cls(data=None if where is None else Path(where))
+
     @property
     def log_folder(self) -> Path:
         """Where the segments are: `{log_folder}/{namespace}/{topic}/{offset:020d}.wal`."""

@@ -54,6 +54,12 @@ def open_catalog(settings: Settings) -> Catalog:
     return catalog
 
 
+def is_there(settings: Settings) -> bool:
+    """The embedded catalog is a file that opening would make: whoever only looks must not."""
+    embedded = settings.catalog.type is CatalogType.SQL and settings.catalog.uri is None
+    return not embedded or (_folder(settings) / "catalog.db").exists()
+
+
 def known_properties(settings: Settings) -> dict[str, Any]:
     """Ours and those of a .pyiceberg.yaml or PYICEBERG_*: all that a message might repeat."""
     return {**(_ENV_CONFIG.get_catalog_config(settings.catalog.name) or {}), **catalog_properties(settings)}

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
 from frazil.core.errors import LakeUnavailable, TableRefused
-from frazil.core.lake_settings import CatalogType
 from frazil.core.settings import Settings
-from frazil.lake.catalog import catalog_properties, open_catalog
+from frazil.lake.catalog import catalog_properties, is_there, open_catalog
 from frazil.lake.reasons import reason
 from frazil.lake.tables import TableName
 from frazil.lake.token import read_token
@@ -33,7 +31,7 @@ NOTHING_YET = TableState(None, None, None)
 class TableLook:
     def __init__(self, settings: Settings) -> None:
         self._known = catalog_properties(settings)
-        self._catalog = open_catalog(settings) if _is_there(settings) else None
+        self._catalog = open_catalog(settings) if is_there(settings) else None
 
     def at(self, name: TableName, log_id: str) -> TableState:
         if self._catalog is None:
@@ -57,9 +55,3 @@ def _state(catalog: Catalog, name: TableName, log_id: str) -> TableState:
         None if snapshot is None else snapshot.snapshot_id,
         None if snapshot is None else snapshot.timestamp_ms,
     )
-
-
-def _is_there(settings: Settings) -> bool:
-    """The embedded catalog is a file that opening would make: to look must not."""
-    embedded = settings.catalog.type is CatalogType.SQL and settings.catalog.uri is None
-    return not embedded or ((settings.data or Path()) / "catalog.db").exists()

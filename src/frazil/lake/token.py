@@ -2,6 +2,7 @@
 
     frazil.{log id}.end    the offset up to which the table holds the log
     frazil.{log id}.move   which move set it, so that a writer knows its own after a lost answer
+    frazil.{log id}.gaps   ranges that are missing, and that a person has accepted as such
 
 Both stand in the table's properties and in the summary of the snapshot that moved them. Properties outlive
 compaction and expiry; the summaries show whether someone rolled the table back.
@@ -16,6 +17,9 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from frazil.core.errors import TableRolledBack
+from frazil.core.offsets import OffsetRange
+
+TRANSFORMED_KEY = "frazil.transformed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,21 @@ def end_key(log_id: str) -> str:
 
 def move_key(log_id: str) -> str:
     return f"frazil.{log_id}.move"
+
+
+def gaps_key(log_id: str) -> str:
+    return f"frazil.{log_id}.gaps"
+
+
+def gaps(table: Table, log_id: str) -> list[OffsetRange]:
+    """Ranges that a person has accepted as missing."""
+    text = table.metadata.properties.get(gaps_key(log_id), "")
+    return [OffsetRange(*map(int, each.split("-"))) for each in text.split(",") if each]
+
+
+def is_transformed(table: Table) -> bool:
+    """Whether the table holds what a statement made of the rows, and not the rows."""
+    return table.metadata.properties.get(TRANSFORMED_KEY) == "true"
 
 
 def read_token(table: Table, log_id: str) -> Token | None:

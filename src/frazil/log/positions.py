@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 import numpy as np
 
 from frazil.core.errors import InvalidPosition, OffsetOutOfRange
+from frazil.log.history import first_offset
 from frazil.log.segment import Segment
 from frazil.log.segment_reader import SegmentReader, append_times_us, first_time_us
 from frazil.log.topic_log import TopicLog
@@ -24,13 +25,15 @@ def resolve_start(log: TopicLog, start: Start) -> int:
             raise InvalidPosition("start: a datetime needs a time zone, for example datetime.now(timezone.utc)")
         return offset_at_time(log, (start - _EPOCH) // timedelta(microseconds=1))
     if start == "earliest":
-        return log.first_offset
+        return first_offset(log)
     if start == "latest":
         return log.visible_end
     if isinstance(start, str):
         raise InvalidPosition(f"start must be 'earliest', 'latest', an offset or a datetime, not {start!r}")
     if not log.first_offset <= start <= log.visible_end:
-        raise OffsetOutOfRange(str(log.name), start, log.first_offset, log.visible_end)
+        first = first_offset(log)
+        if not first <= start <= log.visible_end:
+            raise OffsetOutOfRange(str(log.name), start, first, log.visible_end)
     return start
 
 
@@ -40,8 +43,24 @@ def check_end(end: int | None) -> None:
         raise InvalidPosition(f"end must be an offset, not {end!r}")
 
 
+def needs_lookup(log: TopicLog, start: Start) -> bool:
+    """Whether the first offset has to be looked up on a disk or in a table: nothing for an event loop."""
+    if isinstance(start, datetime):
+        return True
+    removed = log.first_offset > 0 and log.history is not None
+    return removed and (start == "earliest" or (isinstance(start, int) and start < log.first_offset))
+
+
 def offset_at_time(log: TopicLog, time_us: int) -> int:
     """The first visible offset whose append time is not before `time_us`; the end if there is none."""
+    found = _offset_in_files(log, time_us)
+    if found > log.first_offset or not log.first_offset or log.history is None:
+        return found
+    older = log.history.offset_at_time(time_us)  # all that is left in the files is at or after the time
+    return found if older is None else min(found, older)
+
+
+def _offset_in_files(log: TopicLog, time_us: int) -> int:
     end = log.visible_end
     segments = [segment for segment in log.segments if segment.base < end]
     low, high = 0, len(segments)

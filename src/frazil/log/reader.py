@@ -1,7 +1,7 @@
-"""One reader from any offset: cache, files, live tail, without a gap or a double at any seam.
+"""One reader from any offset: table, files, cache, live tail, without a gap or a double at any seam.
 
-The reader is keyed by its next offset alone. Each step asks the cache first and the files otherwise, so it
-does not matter what was evicted, rotated or removed between two steps.
+The reader is keyed by its next offset alone. Each step asks the cache first, then the files, then the history that
+holds what the files no longer do, so it does not matter what was evicted, rotated or removed between two steps.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from frazil.core.errors import Closed, CorruptLog, OffsetOutOfRange
 from frazil.core.rows import upgraded, with_offsets
+from frazil.log.history import HistoryBatches, first_offset
 from frazil.log.segment import Segment
 from frazil.log.segment_reader import SegmentReader, StoredBatch
 from frazil.log.topic_log import TopicLog
@@ -32,6 +33,8 @@ class BatchReader:
             self._end = log.visible_end if end is None else min(end, log.visible_end)
         self._file: SegmentReader | None = None
         self._file_end = 0
+        self._older: HistoryBatches | None = None
+        self._older_start = 0
         self.offset = start
 
     @property
@@ -50,8 +53,15 @@ class BatchReader:
         if cached_only:
             return None
         self._log.context.metrics.read(cached=False)
-        stored = self._from_files()
-        return self._deliver(stored.rows, stored.offset)
+        if self.offset >= self._log.first_offset:
+            try:
+                stored = self._from_files()
+            except OffsetOutOfRange:
+                if self._log.history is None:
+                    raise
+            else:
+                return self._deliver(stored.rows, stored.offset)
+        return self._from_history()
 
     @property
     def waits(self) -> bool:
@@ -87,6 +97,9 @@ class BatchReader:
         if self._file is not None:
             self._file.close()
             self._file = None
+        if self._older is not None:
+            self._older.close()
+            self._older = None
 
     def _deliver(self, rows: pa.RecordBatch, first: int) -> pa.RecordBatch:
         """Only the rows asked for, under the topic's present schema."""
@@ -98,6 +111,31 @@ class BatchReader:
             rows = rows.slice(skip, count)
         batch = with_offsets(upgraded(rows, self._log.schema), self.offset)
         self.offset += count
+        return batch
+
+    def _from_history(self) -> pa.RecordBatch | None:
+        """The next rows that the files no longer have.
+
+        Only as far as the files begin now: what is removed meanwhile is asked for when the reader gets there.
+        """
+        if self._log.history is None:
+            raise self._gone(self.offset)
+        if self._older is None:
+            self.close()
+            first = self._log.first_offset
+            end = first if self._end is None else min(first, self._end)
+            self._older, self._older_start = self._log.history.read(self.offset, end, self._log.schema), self.offset
+        try:
+            batch = next(self._older, None)
+        except BaseException:
+            self.close()
+            raise
+        self.offset = max(self.offset, self._older.offset)
+        if batch is None:
+            self.close()
+            if self.offset == self._older_start:
+                raise self._gone(self.offset)
+            return self.poll()
         return batch
 
     def _from_files(self) -> StoredBatch:
@@ -134,4 +172,4 @@ class BatchReader:
         return segments[at], segments[at + 1].base if at + 1 < len(segments) else 0
 
     def _gone(self, offset: int) -> OffsetOutOfRange:
-        return OffsetOutOfRange(str(self._log.name), offset, self._log.first_offset, self._log.visible_end)
+        return OffsetOutOfRange(str(self._log.name), offset, first_offset(self._log), self._log.visible_end)

@@ -6,7 +6,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -23,6 +22,7 @@ from frazil.log.budget import DiskBudget
 from frazil.log.cache import ReplayCache
 from frazil.log.catalog import TopicCatalog, TopicRecord
 from frazil.log.context import LogContext, OpenFiles
+from frazil.log.history import HistoryOf
 from frazil.log.keeper import Keeper
 from frazil.log.metrics import LogMetrics
 from frazil.log.ownership import release_ownership, take_ownership
@@ -41,20 +41,23 @@ def open_storage(
     *,
     disk: Disk | None = None,
     clock: Clock | None = None,
+    history_of: HistoryOf = lambda _: None,
 ) -> Storage:
     """Open a data folder, made if it is not there; `None` keeps everything in memory.
 
-    `disk` and `clock` are for tests that take over time and failure.
+    `history_of` finds the rows that a log no longer has. `disk` and `clock` are for tests that take over time and
+    failure.
     """
-    settings = where if isinstance(where, Settings) else Settings(data=None if where is None else Path(where))
+    settings = where if isinstance(where, Settings) else Settings.of_folder(where)
     if disk is None:
         disk = MemoryDisk() if settings.data is None else LocalDisk()
-    return Storage(settings, disk, clock or SystemClock())
+    return Storage(settings, disk, clock or SystemClock(), history_of)
 
 
 class Storage:
-    def __init__(self, settings: Settings, disk: Disk, clock: Clock) -> None:
+    def __init__(self, settings: Settings, disk: Disk, clock: Clock, history_of: HistoryOf = lambda _: None) -> None:
         self.settings = settings
+        self._history_of = history_of
         self._locks = take_ownership(disk, settings)
         try:
             disk.make_folder(settings.log_folder)
@@ -229,6 +232,7 @@ class Storage:
             self._catalog.update(name, lambda record: record.with_first_offset(offset))
 
         log = TopicLog(self._context, name, folder, record.log_id, record.schema, retention, recovered, record_first)
+        log.history = self._history_of(log)
         topic = self._topics[name] = Topic(log)
         return topic
 

@@ -29,6 +29,7 @@ from frazil.log.cache import CachedBatch, TopicCache
 from frazil.log.context import LogContext
 from frazil.log.format import SegmentHead
 from frazil.log.group import GroupQueue, MessageRow, Notify, Part
+from frazil.log.history import History
 from frazil.log.recovery import Recovered, Torn
 from frazil.log.retention import removable
 from frazil.log.segment import Segment, SegmentWriter, SyncFailed
@@ -75,6 +76,7 @@ class TopicLog:
         self.retention = retention
         self.cache = TopicCache(context.cache)
         self.tail = Tail()
+        self.history: History | None = None
         self.torn: Torn | None = recovered.torn
         self._going: list[Segment] = []
         self.segments: tuple[Segment, ...] = tuple(recovered.segments)

@@ -1,0 +1,51 @@
+"""What a log asks of the colder tier that holds the rows it no longer has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+
+from frazil.core.offsets import OffsetRange
+
+if TYPE_CHECKING:
+    from frazil.log.topic_log import TopicLog
+
+
+class HistoryBatches(Iterator[pa.RecordBatch], Protocol):
+    """Batches with `_offset`, in the form of the topic's present schema, in order.
+
+    `offset` is where the next one begins, or where the rows of this tier end. It goes on by more than was handed out
+    only over a gap that a person has accepted.
+    """
+
+    offset: int
+
+    def close(self) -> None: ...
+
+
+class History(Protocol):
+    def span(self) -> OffsetRange | None:
+        """The offsets that this tier holds; None if it holds none of the log."""
+        ...
+
+    def read(self, start: int, end: int, stored: pa.Schema) -> HistoryBatches:
+        """The rows from `start` up to `end`, as far as they are here."""
+        ...
+
+    def offset_at_time(self, time_us: int) -> int | None:
+        """The first offset appended at or after a time; None if there is none here."""
+        ...
+
+
+def first_offset(log: TopicLog) -> int:
+    """The first offset that can be read, from whatever tier."""
+    first = log.first_offset
+    if not first or log.history is None:
+        return first
+    span = log.history.span()
+    return first if span is None else min(first, span.start)
+
+
+HistoryOf = Callable[["TopicLog"], History | None]

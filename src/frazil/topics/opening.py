@@ -1,0 +1,86 @@
+"""Opening a data folder so that a topic reads on into its table where the log no longer has the rows."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from frazil.core.clock import Clock
+from frazil.core.disk import Disk
+from frazil.core.errors import LakeUnavailable
+from frazil.core.offsets import OffsetRange
+from frazil.core.settings import Settings
+from frazil.log.history import History, HistoryBatches
+from frazil.log.storage import Storage, open_storage
+from frazil.log.topic_log import TopicLog
+
+if TYPE_CHECKING:  # PyIceberg takes a second to import, and most who open a folder never read a table
+    from frazil.lake.history import TableHistories, TableHistory
+
+
+def open_topics(
+    where: str | os.PathLike[str] | Settings | None, *, disk: Disk | None = None, clock: Clock | None = None
+) -> Storage:
+    """Open a data folder, made if it is not there; `None` keeps everything in memory."""
+    settings = where if isinstance(where, Settings) else Settings.of_folder(where)
+    return open_storage(settings, disk=disk, clock=clock, history_of=Histories(settings))
+
+
+class Histories:
+    """The histories of a folder's logs. What reads tables is imported when the first of them is read."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._guard = threading.Lock()
+        self._tables: TableHistories | None = None
+
+    def __call__(self, log: TopicLog) -> History | None:
+        return None if self._settings.data is None else _LateHistory(self, log)
+
+    def of(self, log: TopicLog) -> TableHistory | None:
+        """None where there is no lake at all: an embedded one is made by the mover, never by a reader."""
+        with self._guard:
+            if self._tables is None:
+                try:
+                    from frazil.lake.history import TableHistories
+                except ModuleNotFoundError as error:
+                    why = f"{error.name} is not installed: install frazil[lake]"
+                    raise LakeUnavailable("catalog", why) from None
+                self._tables = TableHistories(self._settings)
+        return self._tables.of(log.name, log.log_id)
+
+
+class _LateHistory:
+    def __init__(self, histories: Histories, log: TopicLog) -> None:
+        self._histories = histories
+        self._log = log
+
+    def span(self) -> OffsetRange | None:
+        found = self._histories.of(self._log)
+        return None if found is None else found.span()
+
+    def read(self, start: int, end: int, stored: pa.Schema) -> HistoryBatches:
+        found = self._histories.of(self._log)
+        return _Nothing(start) if found is None else found.read(start, end, stored)
+
+    def offset_at_time(self, time_us: int) -> int | None:
+        found = self._histories.of(self._log)
+        return None if found is None else found.offset_at_time(time_us)
+
+
+class _Nothing:
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        raise StopIteration
+
+    def close(self) -> None:
+        pass

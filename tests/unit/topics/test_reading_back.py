@@ -1,0 +1,269 @@
+"""One topic over table, files, cache and live tail: every offset once and in order, whatever happened to the table."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyiceberg.table import Table
+
+import frazil
+from frazil.core.settings import RetentionSettings, Settings, make_settings
+from parts.moving import Floor, HandMover
+
+PAYLOAD = b"x" * 100
+NAME = "/shop/orders"
+
+
+def payload(offset: int) -> bytes:
+    return f"{offset}:".encode() + PAYLOAD
+
+
+def publish(topic: frazil.Topic, count: int, each: int = 50) -> None:
+    end = topic.stats().end
+    for start in range(end, end + count, each):
+        topic.publish_many([payload(offset) for offset in range(start, min(start + each, end + count))])
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return make_settings({"data": tmp_path / "data", "wal": {"max_file_size": 64 * 1024, "cache_capacity": 256 * 1024}})
+
+
+@pytest.fixture
+def storage(settings: Settings) -> Iterator[frazil.Storage]:
+    with frazil.open(settings) as storage:
+        storage.floor_of = Floor()
+        yield storage
+
+
+def remove_what_the_table_has(storage: frazil.Storage, topic: frazil.Topic, end: int) -> None:
+    assert isinstance(storage.floor_of, Floor)
+    storage.floor_of.ends[topic.log.log_id] = end
+    storage.set_retention(topic.name, RetentionSettings(bytes=1))
+    storage.maintain()
+
+
+@pytest.fixture
+def mover(settings: Settings) -> HandMover:
+    return HandMover(settings)
+
+
+@pytest.fixture
+def topic(storage: frazil.Storage, mover: HandMover) -> frazil.Topic:
+    """Five thousand messages: the oldest only in the table, some in both, the newest only in the log."""
+    topic = storage.topic(NAME)
+    publish(topic, 4_000)
+    mover.move(topic, files=3)
+    remove_what_the_table_has(storage, topic, 3_500)
+    publish(topic, 1_000)
+    assert 0 < topic.stats().first_offset <= 3_500
+    return topic
+
+
+def read(topic: frazil.Topic, start: object = "earliest", end: int | None = None) -> list[int]:
+    """The offsets that a reader sees, with every payload looked at."""
+    seen = []
+    for message in topic.read(start, end=end):  # type: ignore[arg-type]
+        assert message.payload == payload(message.offset)
+        seen.append(message.offset)
+    return seen
+
+
+def test_a_reader_crosses_from_table_to_log(topic: frazil.Topic) -> None:
+    assert read(topic) == list(range(5_000))
+
+
+@pytest.mark.parametrize("start", [0, 1, 1_999, 3_333, 3_499, 4_000, 4_999, 5_000])
+def test_from_any_offset(topic: frazil.Topic, start: int) -> None:
+    assert read(topic, start) == list(range(start, 5_000))
+
+
+def test_up_to_any_end(topic: frazil.Topic) -> None:
+    assert read(topic, 100, end=200) == list(range(100, 200))
+    first = topic.stats().first_offset
+    assert read(topic, first - 5, end=first) == list(range(first - 5, first))
+    assert read(topic, first - 5, end=first + 5) == list(range(first - 5, first + 5))
+
+
+def test_batches_have_the_topics_own_schema(topic: frazil.Topic) -> None:
+    batches = list(topic.read_batches())
+    assert {batch.schema for batch in batches} == {batches[-1].schema}
+
+
+def test_and_on_into_the_live_tail(topic: frazil.Topic) -> None:
+    reader = topic.read(2_990, end=5_200, follow=True)
+    publisher = threading.Thread(target=publish, args=(topic, 200, 10))
+    publisher.start()
+    assert [message.offset for message in reader] == list(range(2_990, 5_200))
+    publisher.join()
+
+
+def test_a_time_is_found_in_any_tier(topic: frazil.Topic) -> None:
+    times = [(message.offset, message.append_time) for message in topic.read()]
+    for offset in (0, 50, 1_234, 3_499, 3_600, 4_999):
+        first = next(at for at, time in times if time >= times[offset][1])
+        assert next(topic.read(times[offset][1])).offset == first
+    assert next(topic.read(times[0][1] - timedelta(days=1))).offset == 0
+    assert list(topic.read(times[-1][1] + timedelta(days=1))) == []
+
+
+def test_what_no_tier_has_is_out_of_range(storage: frazil.Storage, topic: frazil.Topic, mover: HandMover) -> None:
+    with pytest.raises(frazil.OffsetOutOfRange, match="has offsets 0 up to 5000, not 5001"):
+        topic.read(5_001)
+    mover.catalog.drop_table(mover.name(topic).identifier)
+    first = topic.stats().first_offset
+    with pytest.raises(frazil.OffsetOutOfRange, match=f"has offsets {first} up to 5000, not 0"):
+        topic.read(0)
+    assert read(topic) == list(range(first, 5_000))
+
+
+def test_segments_removed_under_a_reader(storage: frazil.Storage, topic: frazil.Topic, mover: HandMover) -> None:
+    reader = topic.read_batches(0)
+    seen = next(reader).num_rows
+    publish(topic, 500)
+    mover.move(topic)
+    remove_what_the_table_has(storage, topic, 5_500)
+    assert topic.stats().first_offset > 4_900
+    assert seen + sum(batch.num_rows for batch in reader) == 5_000
+
+
+def test_removed_under_a_reader_of_files(storage: frazil.Storage, topic: frazil.Topic, mover: HandMover) -> None:
+    first = topic.stats().first_offset
+    reader = topic.read(first)
+    seen = [next(reader).offset for _ in range(60)]
+    mover.move(topic)
+    remove_what_the_table_has(storage, topic, 5_000)
+    assert seen + [message.offset for message in reader] == list(range(first, 5_000))
+
+
+# --- tables that other engines have changed
+
+
+def rewrite(table: Table, rows: pa.Table, cuts: list[int]) -> None:
+    """Replace all rows by these, in this order and in files cut here: as a compaction leaves them."""
+    bounds = [0, *cuts, rows.num_rows]
+    with table.transaction() as change:
+        change.delete("_offset >= 0")
+        for low, high in itertools.pairwise(bounds):
+            change.append(rows.slice(low, high - low))
+
+
+def rows_of(table: Table, order: list[tuple[str, str]]) -> pa.Table:
+    return table.scan().to_arrow().sort_by(order)
+
+
+def test_other_files_and_orders(topic: frazil.Topic, mover: HandMover) -> None:
+    table = mover.table(topic)
+    rewrite(table, rows_of(table, [("_payload", "descending")]), [10, 700, 701, 2_500])
+    assert read(topic) == list(range(5_000))
+    assert read(topic, 1_234, end=1_240) == list(range(1_234, 1_240))
+
+
+def test_one_file_out_of_order(topic: frazil.Topic, mover: HandMover) -> None:
+    table = mover.table(topic)
+    rewrite(table, rows_of(table, [("_offset", "descending")]), [])
+    assert read(topic, 3) == list(range(3, 5_000))
+
+
+def test_a_double_is_found(topic: frazil.Topic, mover: HandMover) -> None:
+    table = mover.table(topic)
+    table.append(table.scan(row_filter="_offset >= 700 and _offset < 710").to_arrow())
+    with pytest.raises(frazil.TableDamaged, match="offset 700 of /shop/orders: offset 700 is there more than once"):
+        read(topic)
+
+
+def test_a_gap_is_found(topic: frazil.Topic, mover: HandMover) -> None:
+    mover.table(topic).delete("_offset >= 700 and _offset < 710")
+    with pytest.raises(frazil.TableDamaged, match="offsets 700 up to 710 are missing") as caught:
+        read(topic)
+    assert caught.value.offset == 700
+    assert read(topic, 710) == list(range(710, 5_000))
+
+
+def test_a_missing_file(topic: frazil.Topic, mover: HandMover) -> None:
+    """Known by its topic and offset; and when the file is back, the same reader goes on from there."""
+    path = _file_of(mover.table(topic), 2_000)
+    aside = path.rename(path.with_suffix(".aside"))
+    reader = topic.read_batches(0)
+    seen: list[int] = []
+    with pytest.raises(frazil.TableDamaged, match=path.name) as caught:
+        seen.extend(batch.num_rows for batch in reader)
+    assert caught.value.offset == sum(seen) < 2_000
+    aside.rename(path)
+    assert sum(seen) + sum(batch.num_rows for batch in reader) == 5_000
+
+
+def test_a_corrupt_file(topic: frazil.Topic, mover: HandMover) -> None:
+    path = _file_of(mover.table(topic), 2_000)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(frazil.TableDamaged, match=path.name):
+        read(topic)
+    path.write_bytes(content)
+    assert read(topic) == list(range(5_000))
+
+
+def test_files_compacted_and_removed_under_a_reader(topic: frazil.Topic, mover: HandMover) -> None:
+    reader = topic.read_batches(0)
+    seen = next(reader).num_rows
+    table = mover.table(topic)
+    old = [Path(task.file.file_path.removeprefix("file://")) for task in table.scan().plan_files()]
+    rewrite(table, rows_of(table, [("_offset", "ascending")]), [1_111])
+    for path in old:
+        path.unlink()
+    assert seen + sum(batch.num_rows for batch in reader) == 5_000
+
+
+def test_a_catalog_that_goes_away(settings: Settings, topic: frazil.Topic) -> None:
+    assert settings.data is not None
+    catalog = settings.data / "catalog.db"
+    content = catalog.read_bytes()
+    reader = topic.read_batches(0)
+    catalog.write_bytes(b"not a database" * 100)
+    with pytest.raises(frazil.LakeUnavailable, match=r"shop\.orders"):
+        next(reader)
+    catalog.write_bytes(content)
+    assert sum(batch.num_rows for batch in reader) == 5_000
+
+
+def test_a_new_column_is_null_in_older_rows(storage: frazil.Storage, mover: HandMover) -> None:
+    before = pa.schema([pa.field("a", pa.int32())])
+    topic = storage.topic("/shop/typed", schema=before)
+    topic.publish_many(pa.record_batch({"a": pa.array(range(3_000), pa.int32())}))
+    mover.move(topic)
+    after = pa.schema([pa.field("a", pa.int64()), pa.field("b", pa.string())])
+    topic = storage.change_schema("/shop/typed", after)
+    for _ in range(40):
+        topic.publish_many(pa.record_batch({"a": range(100), "b": ["x"] * 100}, schema=after))
+    remove_what_the_table_has(storage, topic, 3_000)
+    assert topic.stats().first_offset == 3_000
+    rows = pa.Table.from_batches(topic.read_batches())
+    assert rows.schema.field("a").type == pa.int64()
+    assert rows["_offset"].to_pylist() == list(range(7_000))
+    assert rows["a"].slice(0, 3_000).to_pylist() == list(range(3_000))
+    assert pc.sum(pc.is_null(rows["b"])).as_py() == 3_000
+
+
+def test_partitions_share_a_table(storage: frazil.Storage, mover: HandMover) -> None:
+    topics = [storage.topic(f"/shop/clicks-part-{number}") for number in range(2)]
+    for topic in topics:
+        publish(topic, 2_000)
+        mover.move(topic)
+        remove_what_the_table_has(storage, topic, 2_000)
+    table = mover.table(topics[0])
+    rewrite(table, rows_of(table, [("_offset", "ascending"), ("_partition", "descending")]), [999])
+    for topic in topics:
+        assert topic.stats().first_offset > 0
+        assert read(topic) == list(range(2_000))
+
+
+def _file_of(table: Table, offset: int) -> Path:
+    (task,) = table.scan(row_filter=f"_offset = {offset}").plan_files()
+    return Path(task.file.file_path.removeprefix("file://"))
