@@ -1,10 +1,16 @@
 """A checksum of rows that does not depend on how they are cut into batches, files or row groups.
 
-Each column keeps running CRC-32s over its values in offset order: what is null, how long each value is, and the
-bytes themselves. So the log and a compacted table give the same number for the same rows.
+Each column is a few streams of bytes in offset order: what is null, how long each value is, and the values
+themselves. Each stream keeps a running CRC-32. So the log and a compacted table give the same number for the same
+rows, and the checksums of two ranges that follow one another join into that of both: a table can carry one checksum
+of all the rows that it ever got, however many moves brought them.
 """
 
 from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -12,17 +18,35 @@ import pyarrow.compute as pc
 from isal.isal_zlib import crc32
 
 
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The bytes of one stream so far. `start` is the offset of its first row: a column may come later than the log."""
+
+    crc: int
+    length: int
+    start: int
+
+
+Streams = Mapping[str, Stream]
+
+
 class RowsChecksum:
-    def __init__(self) -> None:
+    """Rows must come in offset order, from `start` on."""
+
+    def __init__(self, start: int = 0) -> None:
+        self._start = start
         self._crcs: dict[str, int] = {}
+        self._lengths: dict[str, int] = {}
 
     def add(self, rows: pa.RecordBatch) -> None:
         for field, column in zip(rows.schema, rows.columns, strict=True):
             self._add(field.name, column)
 
+    def streams(self) -> dict[str, Stream]:
+        return {name: Stream(crc, self._lengths[name], self._start) for name, crc in self._crcs.items()}
+
     def value(self) -> int:
-        text = ";".join(f"{name}={crc}" for name, crc in sorted(self._crcs.items()))
-        return int(crc32(text.encode()))
+        return value(self.streams())
 
     def _add(self, name: str, column: pa.Array) -> None:
         self._feed(f"{name}?", np.asarray(pc.is_null(column), dtype=np.uint8))
@@ -54,7 +78,80 @@ class RowsChecksum:
             self._feed(name, np.frombuffer(data, dtype=np.uint8)[offsets[0] : offsets[-1]])
 
     def _feed(self, name: str, values: np.ndarray) -> None:
-        self._crcs[name] = crc32(np.ascontiguousarray(values).data, self._crcs.get(name, 0))
+        data = np.ascontiguousarray(values).data
+        self._crcs[name] = crc32(data, self._crcs.get(name, 0))
+        self._lengths[name] = self._lengths.get(name, 0) + data.nbytes
+
+
+# --- checksums of ranges
+
+
+def joined(left: Streams, right: Streams) -> dict[str, Stream]:
+    """The streams of two ranges that follow one another, as those of the whole."""
+    both = dict(left)
+    for name, stream in right.items():
+        before = left.get(name)
+        both[name] = stream if before is None else _follow(before, stream)
+    return both
+
+
+def value(streams: Streams) -> int:
+    """All streams as one number."""
+    text = ";".join(f"{name}={stream.crc}" for name, stream in sorted(streams.items()))
+    return int(crc32(text.encode()))
+
+
+def to_text(streams: Streams) -> str:
+    """For a table property."""
+    return json.dumps({name: [each.crc, each.length, each.start] for name, each in sorted(streams.items())})
+
+
+def from_text(text: str) -> dict[str, Stream]:
+    return {name: Stream(*each) for name, each in json.loads(text).items()}
+
+
+def _follow(left: Stream, right: Stream) -> Stream:
+    """CRC(A then B) from CRC(A), CRC(B) and the length of B: the first is moved on by as many zero bytes."""
+    return Stream(_times(_zeros(right.length), left.crc) ^ right.crc, left.length + right.length, left.start)
+
+
+_POLYNOMIAL = 0xEDB88320  # of CRC-32, its lowest power in the highest bit
+
+
+def _times(left: int, right: int) -> int:
+    """The product of two polynomials over GF(2), modulo that of CRC-32."""
+    product = 0
+    for bit in range(31, -1, -1):
+        if left >> bit & 1:
+            product ^= right
+        right = right >> 1 ^ (_POLYNOMIAL if right & 1 else 0)
+    return product
+
+
+def _squares() -> list[int]:
+    """x to the powers of 2⁰, 2¹, 2² …"""
+    found = [1 << 30]
+    for _ in range(66):
+        found.append(_times(found[-1], found[-1]))
+    return found
+
+
+_SQUARES = _squares()
+
+
+def _zeros(length: int) -> int:
+    """What `length` zero bytes multiply a CRC by: x to the power of eight times the length."""
+    product = 1 << 31
+    for power in _set_bits(length * 8):
+        product = _times(_SQUARES[power], product)
+    return product
+
+
+def _set_bits(number: int) -> Iterable[int]:
+    return (bit for bit in range(number.bit_length()) if number >> bit & 1)
+
+
+# --- values as bytes
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
@@ -63,21 +160,26 @@ def _is_bytes(kind: pa.DataType) -> bool:
         or pa.types.is_large_binary(kind)
         or pa.types.is_string(kind)
         or pa.types.is_large_string(kind)
+        or pa.types.is_fixed_size_binary(kind)
     )
 
 
 def _fixed(column: pa.Array) -> np.ndarray:
-    """The values of a fixed-width column, zero where null."""
+    """The values of a fixed-width column, zero where null, as wide as its widest relative: a topic may widen a type."""
     kind = column.type
     if pa.types.is_boolean(kind):
         return np.asarray(pc.fill_null(column, False), dtype=np.uint8)
-    if pa.types.is_timestamp(kind) or pa.types.is_time64(kind) or pa.types.is_duration(kind):
-        column = column.cast(pa.int64())
-    elif pa.types.is_date32(kind) or pa.types.is_time32(kind):
+    if pa.types.is_decimal(kind):
+        wide = pc.fill_null(column.cast(pa.decimal256(76, kind.scale)), 0)
+        return np.frombuffer(wide.buffers()[1], dtype=np.uint8)[wide.offset * 32 : (wide.offset + len(wide)) * 32]
+    if pa.types.is_date32(kind) or pa.types.is_time32(kind):
         column = column.cast(pa.int32())
-    elif pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind):
-        return np.frombuffer("".join(f"{value}\0" for value in column.to_pylist()).encode(), dtype=np.uint8)
-    return np.asarray(pc.fill_null(column, 0))
+    elif pa.types.is_temporal(kind):
+        column = column.cast(pa.int64())
+    values = np.asarray(pc.fill_null(column, 0))
+    if values.dtype == np.uint64:
+        return values
+    return values.astype(np.float64 if values.dtype.kind == "f" else np.int64, copy=False)
 
 
 def _lengths(offsets: pa.Array, column: pa.Array) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from frazil.lake.checksum import RowsChecksum
+from frazil.lake.checksum import RowsChecksum, from_text, joined, to_text, value
 
 SCHEMA = pa.schema(
     [
@@ -95,3 +95,46 @@ def test_order_and_count_show() -> None:
     swapped[3], swapped[4] = swapped[4], swapped[3]
     assert checksum([pa.RecordBatch.from_pylist(swapped, schema=SCHEMA)]) != expected
     assert checksum([pa.RecordBatch.from_pylist(rows()[:-1], schema=SCHEMA)]) != expected
+
+
+def test_ranges_join_into_the_whole() -> None:
+    whole = pa.RecordBatch.from_pylist(rows(), schema=SCHEMA)
+    for cuts in ([1], [20], [39], [7, 8, 31]):
+        total = RowsChecksum().streams()
+        for low, high in itertools.pairwise([0, *cuts, 40]):
+            part = RowsChecksum(low)
+            part.add(whole.slice(low, high - low))
+            total = from_text(to_text(joined(total, part.streams())))
+        assert value(total) == checksum([whole])
+        assert {name: stream.start for name, stream in total.items()} == dict.fromkeys(total, 0)
+
+
+def test_ranges_join_in_their_order_only() -> None:
+    whole = pa.RecordBatch.from_pylist(rows(), schema=SCHEMA)
+    halves = []
+    for start in (0, 20):
+        half = RowsChecksum(start)
+        half.add(whole.slice(start, 20))
+        halves.append(half.streams())
+    assert value(joined(*halves)) == checksum([whole])
+    assert value(joined(*reversed(halves))) != checksum([whole])
+
+
+def test_a_column_that_comes_later_starts_there() -> None:
+    whole = pa.RecordBatch.from_pylist(rows(), schema=SCHEMA)
+    early, late = RowsChecksum(0), RowsChecksum(10)
+    early.add(whole.slice(0, 10).select(["_offset", "text"]))
+    late.add(whole.slice(10))
+    total = joined(early.streams(), late.streams())
+    assert total["text"].start == 0
+    assert total["flag"].start == 10
+
+
+def test_a_wider_type_is_the_same_value() -> None:
+    narrow = pa.record_batch({"a": pa.array([1, None, -3], pa.int16()), "b": pa.array([0.5, None, 2.0], pa.float32())})
+    wide = narrow.cast(pa.schema([("a", pa.int64()), ("b", pa.float64())]))
+    price = pa.array([Decimal("1.20"), None], pa.decimal128(5, 2))
+    assert checksum([narrow]) == checksum([wide])
+    assert checksum([pa.record_batch({"p": price})]) == checksum(
+        [pa.record_batch({"p": price.cast(pa.decimal256(40, 2))})]
+    )
