@@ -12,6 +12,7 @@ import frazil
 from frazil.core.rows import stored_schema
 from frazil.core.settings import Settings
 from frazil.lake.catalog import catalog_properties, open_catalog
+from frazil.lake.checksum import RowsChecksum
 from frazil.lake.commit import Moved
 from frazil.lake.files import write_data_files
 from frazil.lake.store import TableStore
@@ -42,13 +43,17 @@ class HandMover:
         start, end = self.end(topic), topic.stats().end if end is None else end
         if start >= end:
             return start
-        written = []
+        written, crcs = [], []
         bounds = sorted({start + (end - start) * at // files for at in range(files + 1)})
         for low, high in itertools.pairwise(bounds):
-            batches = [table_rows(rows, partition) for rows in topic.read_batches(low, end=high)]
+            checksum, batches = RowsChecksum(low), []
+            for rows in topic.read_batches(low, end=high):
+                checksum.add(rows)
+                batches.append(table_rows(rows, partition))
+            crcs.append(f"{low}-{high}:{checksum.value():08x}")
             metadata, io = self.tables.metadata_json(name), self.tables.io_properties(name)
             written += write_data_files(metadata, io, pa.Table.from_batches(batches), uuid.uuid4())
-        moved = Moved(topic.log.log_id, start, end, tuple(written), end - start, "")
+        moved = Moved(topic.log.log_id, start, end, tuple(written), end - start, ",".join(crcs))
         self.tables.commit(name, [moved], str(uuid.uuid4()), lambda _: None)
         return end
 

@@ -7,7 +7,16 @@ import sys
 import time
 from collections.abc import Iterator
 
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 from frazil.cli.output import stderr_console
 
@@ -15,11 +24,12 @@ QUIET_SECONDS = 1.0
 
 
 class Bar:
-    """Bytes done of bytes to do. It appears once the work has taken longer than a moment."""
+    """So much done of so much to do, bytes unless told otherwise. It appears once the work takes a while."""
 
-    def __init__(self, label: str, total_bytes: int | None) -> None:
+    def __init__(self, label: str, total: int | None, *columns: ProgressColumn) -> None:
         self._label = label
-        self._total = total_bytes
+        self._total = total
+        self._columns = columns or (DownloadColumn(binary_units=True), TransferSpeedColumn())
         self._done = 0
         self._started = time.monotonic()
         self._progress: Progress | None = None
@@ -29,7 +39,7 @@ class Bar:
         if self._progress is None:
             if time.monotonic() - self._started < QUIET_SECONDS or not sys.stderr.isatty():
                 return
-            self._progress = _progress()
+            self._progress = _progress(*self._columns)
             self._progress.start()
             self._task = self._progress.add_task(self._label, total=self._total)
         self._progress.update(self._task, completed=self._done)
@@ -48,12 +58,21 @@ def bar(label: str, total_bytes: int | None) -> Iterator[Bar]:
         shown.stop()
 
 
-def _progress() -> Progress:
+@contextlib.contextmanager
+def counter(label: str, total: int) -> Iterator[Bar]:
+    """The same for things that are counted."""
+    shown = Bar(label, total, MofNCompleteColumn())
+    try:
+        yield shown
+    finally:
+        shown.stop()
+
+
+def _progress(*columns: ProgressColumn) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
+        *columns,
         TimeRemainingColumn(),
         console=stderr_console(),
         transient=True,

@@ -88,6 +88,10 @@ class TableHistory:
             files = plan_all(table, self._partition)
         return OffsetRange(min(file.low for file in files), end) if files else None
 
+    def look(self) -> tuple[Table, int] | None:
+        """The table as it is now and how far it has the log; None if it has nothing of it."""
+        return self._held()
+
     def read(self, start: int, end: int, stored: pa.Schema) -> HistoryReader:
         """The rows from `start` up to `end`, or up to where the table goes, in the form of the topic's schema."""
         return HistoryReader(self, start, end, stored)

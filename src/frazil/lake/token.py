@@ -2,6 +2,7 @@
 
     frazil.{log id}.end    the offset up to which the table holds the log
     frazil.{log id}.move   which move set it, so that a writer knows its own after a lost answer
+    frazil.{log id}.sum    the checksum of all rows that the table ever got of the log
     frazil.{log id}.gaps   ranges that are missing, and that a person has accepted as such
 
 Both stand in the table's properties and in the summary of the snapshot that moved them. Properties outlive
@@ -10,6 +11,7 @@ compaction and expiry; the summaries show whether someone rolled the table back.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,6 +22,8 @@ from frazil.core.errors import TableRolledBack
 from frazil.core.offsets import OffsetRange
 
 TRANSFORMED_KEY = "frazil.transformed"
+
+_END = re.compile(r"frazil\.(?P<log_id>.+)\.end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,10 @@ def move_key(log_id: str) -> str:
     return f"frazil.{log_id}.move"
 
 
+def sum_key(log_id: str) -> str:
+    return f"frazil.{log_id}.sum"
+
+
 def gaps_key(log_id: str) -> str:
     return f"frazil.{log_id}.gaps"
 
@@ -49,6 +57,13 @@ def gaps(table: Table, log_id: str) -> list[OffsetRange]:
 def is_transformed(table: Table) -> bool:
     """Whether the table holds what a statement made of the rows, and not the rows."""
     return table.metadata.properties.get(TRANSFORMED_KEY) == "true"
+
+
+def ends(table: Table) -> dict[str, int]:
+    """How far the table has each log that it knows of."""
+    properties = table.metadata.properties
+    found = ((_END.fullmatch(name), value) for name, value in properties.items())
+    return {match["log_id"]: int(value) for match, value in found if match is not None}
 
 
 def read_token(table: Table, log_id: str) -> Token | None:

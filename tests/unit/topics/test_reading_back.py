@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,59 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pyiceberg.table import Table
+from tiers import payload, publish, remove_what_the_table_has, rewrite, rows_of
 
 import frazil
-from frazil.core.settings import RetentionSettings, Settings, make_settings
-from parts.moving import Floor, HandMover
-
-PAYLOAD = b"x" * 100
-NAME = "/shop/orders"
-
-
-def payload(offset: int) -> bytes:
-    return f"{offset}:".encode() + PAYLOAD
-
-
-def publish(topic: frazil.Topic, count: int, each: int = 50) -> None:
-    end = topic.stats().end
-    for start in range(end, end + count, each):
-        topic.publish_many([payload(offset) for offset in range(start, min(start + each, end + count))])
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return make_settings({"data": tmp_path / "data", "wal": {"max_file_size": 64 * 1024, "cache_capacity": 256 * 1024}})
-
-
-@pytest.fixture
-def storage(settings: Settings) -> Iterator[frazil.Storage]:
-    with frazil.open(settings) as storage:
-        storage.floor_of = Floor()
-        yield storage
-
-
-def remove_what_the_table_has(storage: frazil.Storage, topic: frazil.Topic, end: int) -> None:
-    assert isinstance(storage.floor_of, Floor)
-    storage.floor_of.ends[topic.log.log_id] = end
-    storage.set_retention(topic.name, RetentionSettings(bytes=1))
-    storage.maintain()
-
-
-@pytest.fixture
-def mover(settings: Settings) -> HandMover:
-    return HandMover(settings)
-
-
-@pytest.fixture
-def topic(storage: frazil.Storage, mover: HandMover) -> frazil.Topic:
-    """Five thousand messages: the oldest only in the table, some in both, the newest only in the log."""
-    topic = storage.topic(NAME)
-    publish(topic, 4_000)
-    mover.move(topic, files=3)
-    remove_what_the_table_has(storage, topic, 3_500)
-    publish(topic, 1_000)
-    assert 0 < topic.stats().first_offset <= 3_500
-    return topic
+from frazil.core.settings import Settings
+from parts.moving import HandMover
 
 
 def read(topic: frazil.Topic, start: object = "earliest", end: int | None = None) -> list[int]:
@@ -144,19 +94,6 @@ def test_removed_under_a_reader_of_files(storage: frazil.Storage, topic: frazil.
 
 
 # --- tables that other engines have changed
-
-
-def rewrite(table: Table, rows: pa.Table, cuts: list[int]) -> None:
-    """Replace all rows by these, in this order and in files cut here: as a compaction leaves them."""
-    bounds = [0, *cuts, rows.num_rows]
-    with table.transaction() as change:
-        change.delete("_offset >= 0")
-        for low, high in itertools.pairwise(bounds):
-            change.append(rows.slice(low, high - low))
-
-
-def rows_of(table: Table, order: list[tuple[str, str]]) -> pa.Table:
-    return table.scan().to_arrow().sort_by(order)
 
 
 def test_other_files_and_orders(topic: frazil.Topic, mover: HandMover) -> None:

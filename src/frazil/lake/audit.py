@@ -1,0 +1,215 @@
+"""What a table really holds of a log, looked at row by row: for a proof, or for the list of what is wrong.
+
+    offsets    every offset is there once, and none beyond what was committed
+    content    the rows are those that were moved: their checksums are what the commits recorded
+
+Both go through the table in windows, so memory is bounded however large it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.table import Table
+
+from frazil.core.offsets import OffsetRange
+from frazil.lake.checksum import RowsChecksum, Stream, from_text, joined, value
+from frazil.lake.file_rows import FileRows
+from frazil.lake.history import TableHistory
+from frazil.lake.offset_files import BEYOND, OffsetFile, plan_all
+from frazil.lake.token import sum_key
+
+WINDOW = 4_000_000
+
+_CRC = re.compile(r"(\d+)-(\d+):([0-9a-f]{8})")
+
+OnRows = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong: `kind` is missing, double, beyond, changed or unreadable."""
+
+    kind: str
+    range: OffsetRange
+    detail: str
+
+    def as_dict(self) -> dict[str, object]:
+        return {"kind": self.kind, "start": self.range.start, "end": self.range.end, "detail": self.detail}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRange:
+    """A range as its commit recorded it: its checksum, and the columns that it was made of."""
+
+    range: OffsetRange
+    checksum: int
+    columns: frozenset[str]
+
+
+def audit_offsets(table: Table, partition: int, held: OffsetRange, on_rows: OnRows) -> list[Problem]:
+    """Every offset of what the table claims to hold is there once; nothing is there beyond it."""
+    files = plan_all(table, partition)
+    rows = FileRows(table, [], partition)
+    problems: list[Problem] = []
+    for start in range(held.start, held.end, WINDOW):
+        window = OffsetRange(start, min(start + WINDOW, held.end))
+        counts = np.zeros(len(window), dtype=np.int64)
+        for offsets in _offsets(rows, files, window):
+            counts += np.bincount(offsets - window.start, minlength=len(window))
+            on_rows(len(offsets))
+        problems += [Problem("missing", gap, "not in the table") for gap in _runs(counts == 0, window.start)]
+        problems += [Problem("double", more, "in the table more than once") for more in _runs(counts > 1, window.start)]
+    return _merged(problems) + _beyond(rows, files, held.end)
+
+
+def _offsets(rows: FileRows, files: Sequence[OffsetFile], window: OffsetRange) -> Iterator[np.ndarray]:
+    for file in files:
+        if file.low < window.end and file.high > window.start:
+            for batch in rows.batches(file, window):
+                yield batch.column(0).to_numpy(zero_copy_only=False)
+
+
+def _beyond(rows: FileRows, files: Sequence[OffsetFile], end: int) -> list[Problem]:
+    """Rows behind the token: no move of ours has committed them."""
+    later = [file for file in files if file.high > end]
+    found = [offsets for offsets in _offsets(rows, later, OffsetRange(end, BEYOND)) if len(offsets)]
+    if not found:
+        return []
+    low, high = min(int(each.min()) for each in found), max(int(each.max()) for each in found)
+    return [Problem("beyond", OffsetRange(low, high + 1), f"in the table, which was committed only up to {end}")]
+
+
+def _runs(wrong: np.ndarray, base: int) -> list[OffsetRange]:
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], wrong, [False])).astype(np.int8)))
+    return [OffsetRange(base + int(low), base + int(high)) for low, high in edges.reshape(-1, 2)]
+
+
+def _merged(problems: Sequence[Problem]) -> list[Problem]:
+    """What goes on across the edge of a window is one problem."""
+    found: list[Problem] = []
+    for problem in sorted(problems, key=lambda each: (each.kind, each.range)):
+        if found and found[-1].kind == problem.kind and found[-1].range.end == problem.range.start:
+            found[-1] = Problem(problem.kind, OffsetRange(found[-1].range.start, problem.range.end), problem.detail)
+        else:
+            found.append(problem)
+    return sorted(found, key=lambda each: each.range)
+
+
+# --- content
+
+
+def recorded_ranges(table: Table, log_id: str) -> list[RecordedRange]:
+    """What the snapshots that are still kept say of the ranges they brought."""
+    schemas = table.schemas()
+    found: dict[OffsetRange, RecordedRange] = {}
+    for snapshot in table.metadata.snapshots:
+        text = snapshot.summary.additional_properties.get(f"frazil.{log_id}.crc", "") if snapshot.summary else ""
+        schema = schemas.get(snapshot.schema_id) if snapshot.schema_id is not None else None
+        if schema is None:
+            continue
+        for start, end, crc in _CRC.findall(text):
+            one = OffsetRange(int(start), int(end))
+            found[one] = RecordedRange(one, int(crc, 16), frozenset(schema.column_names))
+    return [found[one] for one in sorted(found)]
+
+
+def recorded_sum(table: Table, log_id: str) -> dict[str, Stream] | None:
+    """The checksum of all rows that the table ever got of a log; None if none was recorded."""
+    text = table.metadata.properties.get(sum_key(log_id))
+    return None if text is None else from_text(text)
+
+
+class ContentAudit:
+    """Fed with the table's rows in order, it tells which of the recorded checksums they don't have."""
+
+    def __init__(self, recorded: Sequence[RecordedRange], total: dict[str, Stream] | None, held: OffsetRange) -> None:
+        self._recorded = [one for one in recorded if one.range.start >= held.start and one.range.end <= held.end]
+        self._total = total
+        self._held = held
+        self._at = held.start
+        self._open: list[tuple[RecordedRange, RowsChecksum]] = []
+        self._sums: dict[int, RowsChecksum] = {}
+        self._columns: dict[int, list[str]] = {}
+        self.checked = 0
+        self.problems: list[Problem] = []
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Rows that go on from those before; after a jump, ranges that it cut are left unchecked."""
+        first = rows.column(0)[0].as_py()
+        if first != self._at:
+            self._open, self._total = [], None
+        self._at = first + rows.num_rows
+        self._add_to_sums(rows, first)
+        while self._recorded and self._recorded[0].range.start < self._at:
+            one = self._recorded.pop(0)
+            if one.range.start >= first:
+                self._open.append((one, RowsChecksum(one.range.start)))
+        for one, checksum in self._open:
+            _feed(checksum, rows, first, one.range, one.columns)
+        for one, checksum in [each for each in self._open if each[0].range.end <= self._at]:
+            self.checked += 1
+            if checksum.value() != one.checksum:
+                self.problems.append(Problem("changed", one.range, "rows are not those that were moved: checksum"))
+        self._open = [each for each in self._open if each[0].range.end > self._at]
+
+    def end(self) -> list[Problem]:
+        """All rows were fed: now the sum of everything must fit."""
+        if self._total is not None and self._at == self._held.end and not self.problems:
+            found: dict[str, Stream] = {}
+            for sums in self._sums.values():
+                found = joined(found, sums.streams())
+            if value(found) == value(self._total):
+                self.checked += 1
+            else:
+                self.problems.append(Problem("changed", self._held, "the rows don't have the checksum of all moves"))
+        return self.problems
+
+    def _add_to_sums(self, rows: pa.RecordBatch, first: int) -> None:
+        """Each column from the offset on where it first came."""
+        if self._total is None:
+            return
+        if not self._sums:
+            starts = {name: self._total[f"{name}?"].start for name in rows.schema.names if f"{name}?" in self._total}
+            for name, start in starts.items():
+                self._columns.setdefault(start, []).append(name)
+                self._sums.setdefault(start, RowsChecksum(start))
+        for start, sums in self._sums.items():
+            wanted = OffsetRange(start, BEYOND)
+            _feed(sums, rows, first, wanted, frozenset(self._columns[start]))
+
+
+def _feed(
+    checksum: RowsChecksum, rows: pa.RecordBatch, first: int, wanted: OffsetRange, columns: frozenset[str]
+) -> None:
+    low = max(0, wanted.start - first)
+    high = min(rows.num_rows, wanted.end - first)
+    if low < high:
+        checksum.add(rows.slice(low, high - low).select([name for name in rows.schema.names if name in columns]))
+
+
+def whole_parts(held: OffsetRange, problems: Sequence[Problem]) -> list[OffsetRange]:
+    """What is left of a range without the parts that can't be read in order."""
+    edges = sorted((max(held.start, each.range.start), min(held.end, each.range.end)) for each in problems)
+    bounds = [(held.start, held.start), *edges, (held.end, held.end)]
+    parts = []
+    reached = held.start
+    for (_, low), (high, _) in itertools.pairwise(bounds):
+        reached = max(reached, low)
+        if reached < high:
+            parts.append(OffsetRange(reached, high))
+    return parts
+
+
+def table_rows_of(history: TableHistory, parts: Sequence[OffsetRange], stored: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for part in parts:
+        reader = history.read(part.start, part.end, stored)
+        try:
+            yield from reader
+        finally:
+            reader.close()

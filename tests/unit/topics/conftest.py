@@ -1,0 +1,42 @@
+"""One topic over its tiers, made without Spark: the oldest rows only in the table, the newest only in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tiers import NAME, publish, remove_what_the_table_has
+
+import frazil
+from frazil.core.settings import Settings, make_settings
+from parts.moving import Floor, HandMover
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return make_settings({"data": tmp_path / "data", "wal": {"max_file_size": 64 * 1024, "cache_capacity": 256 * 1024}})
+
+
+@pytest.fixture
+def storage(settings: Settings) -> Iterator[frazil.Storage]:
+    with frazil.open(settings) as storage:
+        storage.floor_of = Floor()
+        yield storage
+
+
+@pytest.fixture
+def mover(settings: Settings) -> HandMover:
+    return HandMover(settings)
+
+
+@pytest.fixture
+def topic(storage: frazil.Storage, mover: HandMover) -> frazil.Topic:
+    """Five thousand messages: the oldest only in the table, some in both, the newest only in the log."""
+    topic = storage.topic(NAME)
+    publish(topic, 4_000)
+    mover.move(topic, files=3)
+    remove_what_the_table_has(storage, topic, 3_500)
+    publish(topic, 1_000)
+    assert 0 < topic.stats().first_offset <= 3_500
+    return topic
