@@ -226,6 +226,30 @@ def test_a_try_that_landed_is_known_as_ours_when_another_has_moved_on_since(lake
     assert lake.offsets() == list(range(10))
 
 
+@pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(("error", "left"), [(CommitFailedException("409"), 0), (TimeoutError("late"), 2)])
+def test_manifests_of_refused_tries_are_dropped_and_those_of_unknown_ones_stay(
+    lake: Lake, applied: bool, error: Exception, left: int
+) -> None:
+    """Also where the refusal lied: then the try is in, and its manifests are the table's own."""
+    lake.move(0, 5)
+    before, real = len(lake.metadata_files(".avro")), lake.catalog
+
+    def fail_once(number: int, commit: Callable[[], Any]) -> Any:
+        if number == 2:
+            return commit()
+        if applied:
+            commit()
+        raise error
+
+    lake.catalog = Meddling(real, fail_once)
+    lake.move(5, 10)
+    lake.catalog = real
+    expected = 2 if applied else 2 + left  # a manifest and its list for each try
+    assert len(lake.metadata_files(".avro")) == before + expected
+    assert lake.offsets() == list(range(10))
+
+
 def test_a_try_that_lands_late_is_known_as_ours(lake: Lake) -> None:
     """It is applied after we looked again and before the next try, which is then refused."""
     lake.move(0, 5)
