@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from lakes import Lake, Meddling
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.transforms import BucketTransform
 
 from frazil.core.errors import LakeUnavailable, TableRolledBack
 from frazil.core.rows import ENVELOPE
@@ -396,6 +397,21 @@ def test_columns_added_by_another_engine_are_left_alone(lake: Lake) -> None:
     lake.move(10, 15)  # by the schema of now
     assert lake.offsets() == list(range(15))
     assert lake.table().scan().to_arrow().column("note").null_count == 15
+
+
+@pytest.mark.parametrize("what", ["more", "other"])
+def test_files_written_by_a_partition_spec_of_before_are_found_by_their_rows(lake: Lake, what: str) -> None:
+    lake.move(0, 5)
+    moved = lake.written(5, 10)
+    with lake.table().update_spec() as update:
+        update.add_field("_offset", BucketTransform(4), "by_offset")
+        if what == "other":
+            update.remove_field("_publish_time_day")
+    assert lake.commit(moved).mine == (moved,)
+    lake.move(10, 15)
+    assert lake.offsets() == list(range(15))
+    for offset in range(15):
+        assert lake.table().scan(row_filter=f"_offset == {offset}").to_arrow().num_rows == 1
 
 
 def test_metadata_stays_small_over_sixty_commits(lake: Lake) -> None:
