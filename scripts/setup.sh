@@ -19,21 +19,7 @@ die() { say "$*"; exit 1; }
 
 # --- system packages
 
-apt_install() {
-    [ "${FRAZIL_APT:-yes}" != no ] && command -v apt-get >/dev/null 2>&1 || return 1
-    if [ "$(id -u)" = 0 ]; then
-        as_root=
-    elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
-        as_root='sudo -n -E'
-    else
-        return 1
-    fi
-    say "installing $* with apt-get"
-    # The package lists of a fresh machine may be missing or old; so they are fetched once, and only then.
-    DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y --no-install-recommends "$@" >&2 2>/dev/null ||
-        { $as_root apt-get update >&2 &&
-            DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y --no-install-recommends "$@" >&2; }
-}
+. scripts/apt.sh
 
 # Spark runs on Java 17 or 21: that of JAVA_HOME, else the first on PATH.
 has_java() {

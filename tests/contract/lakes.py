@@ -11,7 +11,6 @@ import duckdb
 import fsspec
 import pyarrow as pa
 from pyarrow.fs import FileSelector
-from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from frazil.core.rows import ENVELOPE, OFFSET
@@ -22,6 +21,9 @@ from frazil.lake.files import write_data_files
 from frazil.lake.store import TableStore
 from frazil.lake.tables import TableName, table_rows
 from frazil.lake.token import Token, read_token
+from parts.meddling import Meddling
+
+__all__ = ["Lake", "Meddling"]
 
 TIME = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 
@@ -68,11 +70,11 @@ class Lake:
         io = self.table().io
         return all(io.new_input(file.file_path).exists() for file in moved.files)
 
-    def metadata_files(self) -> list[str]:
-        """The versions of the table's metadata that lie in its folder."""
+    def metadata_files(self, kind: str = ".json") -> list[str]:
+        """The versions of the table's metadata that lie in its folder, or its manifests and their lists."""
         scheme, _, place = self.table().location().partition("://")
         files = self.table().io.fs_by_scheme(scheme, place.split("/")[0])
-        return [info.path for info in files.get_file_info(FileSelector(f"{place}/metadata")) if ".json" in info.path]
+        return [info.path for info in files.get_file_info(FileSelector(f"{place}/metadata")) if kind in info.path]
 
     def offsets(self) -> list[int]:
         """Every offset that the table holds, read twice: by PyIceberg, and by DuckDB over the planned files."""
@@ -113,19 +115,3 @@ def _by_duckdb(settings: Settings, table: Table) -> list[int]:
             [[file.removeprefix("file://") for file in files]],
         ).fetchall()
     return [row[0] for row in rows]
-
-
-class Meddling:
-    """A catalog whose commits meet what a test says: `on_commit` is given the real call, and answers for it."""
-
-    def __init__(self, real: Catalog, on_commit: Callable[[int, Callable[[], Any]], Any]) -> None:
-        self._real = real
-        self._on_commit = on_commit
-        self.commits = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-    def commit_table(self, *arguments: Any) -> Any:
-        self.commits += 1
-        return self._on_commit(self.commits, lambda: self._real.commit_table(*arguments))

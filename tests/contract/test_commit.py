@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from lakes import Lake, Meddling
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.transforms import BucketTransform
 
 from frazil.core.errors import LakeUnavailable, TableRolledBack
 from frazil.core.rows import ENVELOPE
@@ -226,6 +227,30 @@ def test_a_try_that_landed_is_known_as_ours_when_another_has_moved_on_since(lake
     assert lake.offsets() == list(range(10))
 
 
+@pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(("error", "left"), [(CommitFailedException("409"), 0), (TimeoutError("late"), 2)])
+def test_manifests_of_refused_tries_are_dropped_and_those_of_unknown_ones_stay(
+    lake: Lake, applied: bool, error: Exception, left: int
+) -> None:
+    """Also where the refusal lied: then the try is in, and its manifests are the table's own."""
+    lake.move(0, 5)
+    before, real = len(lake.metadata_files(".avro")), lake.catalog
+
+    def fail_once(number: int, commit: Callable[[], Any]) -> Any:
+        if number == 2:
+            return commit()
+        if applied:
+            commit()
+        raise error
+
+    lake.catalog = Meddling(real, fail_once)
+    lake.move(5, 10)
+    lake.catalog = real
+    expected = 2 if applied else 2 + left  # a manifest and its list for each try
+    assert len(lake.metadata_files(".avro")) == before + expected
+    assert lake.offsets() == list(range(10))
+
+
 def test_a_try_that_lands_late_is_known_as_ours(lake: Lake) -> None:
     """It is applied after we looked again and before the next try, which is then refused."""
     lake.move(0, 5)
@@ -372,6 +397,21 @@ def test_columns_added_by_another_engine_are_left_alone(lake: Lake) -> None:
     lake.move(10, 15)  # by the schema of now
     assert lake.offsets() == list(range(15))
     assert lake.table().scan().to_arrow().column("note").null_count == 15
+
+
+@pytest.mark.parametrize("what", ["more", "other"])
+def test_files_written_by_a_partition_spec_of_before_are_found_by_their_rows(lake: Lake, what: str) -> None:
+    lake.move(0, 5)
+    moved = lake.written(5, 10)
+    with lake.table().update_spec() as update:
+        update.add_field("_offset", BucketTransform(4), "by_offset")
+        if what == "other":
+            update.remove_field("_publish_time_day")
+    assert lake.commit(moved).mine == (moved,)
+    lake.move(10, 15)
+    assert lake.offsets() == list(range(15))
+    for offset in range(15):
+        assert lake.table().scan(row_filter=f"_offset == {offset}").to_arrow().num_rows == 1
 
 
 def test_metadata_stays_small_over_sixty_commits(lake: Lake) -> None:

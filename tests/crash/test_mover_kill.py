@@ -70,7 +70,8 @@ def every_row_is_in_its_table_once(folder: Path, ends: dict[str, int]) -> int:
     for topic in TOPICS:
         name, partition = table_of(TopicName.parse(topic))
         table = catalog.load_table(name.identifier)
-        rows = table.scan(row_filter=f"_partition = {partition}", selected_fields=("_offset", "_payload")).to_arrow()
+        mine = f"_topic_partition = {partition}"
+        rows = table.scan(row_filter=mine, selected_fields=("_offset", "_payload")).to_arrow()
         found = sorted(zip(rows["_offset"].to_pylist(), rows["_payload"].to_pylist(), strict=True))
         assert [offset for offset, _ in found] == list(range(ends[topic])), f"{topic} has a gap or a double"
         assert all(value == payload(topic, offset) for offset, value in found), f"{topic} has a wrong row"

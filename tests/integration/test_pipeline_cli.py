@@ -71,7 +71,7 @@ def in_log(data: Path, topic: str) -> list[dict[str, Any]]:
 
 def in_table(data: Path, table: str, partition: int = 0) -> list[dict[str, Any]]:
     rows = open_catalog(frazil.Settings(data=data)).load_table(table).scan().to_arrow().to_pylist()
-    chosen = sorted((row for row in rows if row.pop("_partition") == partition), key=lambda row: row["_offset"])
+    chosen = sorted((row for row in rows if row.pop("_topic_partition") == partition), key=lambda row: row["_offset"])
     assert len({row["_offset"] for row in chosen}) == len(chosen)
     return chosen
 

@@ -14,6 +14,7 @@ from parts.glue import glue_stand_in
 from parts.nessie import WAREHOUSE, Nessie, nessie
 from parts.postgres import Postgres, postgres
 from parts.s3 import S3, s3_server
+from parts.spark import spark_server
 
 LAKES = ("sqlite", "postgres", "rest", "glue", "memory")
 
@@ -44,6 +45,12 @@ def rest_catalog(s3: S3, parts_folder: Path) -> Iterator[Nessie]:
 @pytest.fixture(scope="session")
 def glue(parts_folder: Path) -> Iterator[str]:
     with glue_stand_in(parts_folder / "glue") as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def spark_address(parts_folder: Path) -> Iterator[str]:
+    with spark_server(parts_folder / "spark") as address:
         yield address
 
 

@@ -22,7 +22,7 @@ def accept(catalog: Catalog, name: TableName, log_id: str, first_offset: int, mo
     token = {end_key(log_id): str(end), move_key(log_id): move_id}
     change = pinned_change(table, [], token, {f"frazil.{log_id}.accepted": str(end)})
     try:
-        catalog.commit_table(table, *change)
+        catalog.commit_table(table, change.requirements, change.updates)
     except CommitFailedException as error:
         raise LakeUnavailable("catalog", f"{name} was changed meanwhile; look at it and accept again") from error
     return end

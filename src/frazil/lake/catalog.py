@@ -20,6 +20,9 @@ from frazil.lake.reasons import reason
 from frazil.lake.rest import CONNECT_S_MAX, improve
 
 LOCK_WAIT_S = 60
+STORE_CONNECT_S_MAX = 5
+STORE_ANSWER_S_MAX = 20
+"""The AWS library gives up after 1 and 3 seconds, and tries three times: too hasty for a store that is only slow."""
 
 _SCHEMES = {ObjectStoreType.S3: "s3", ObjectStoreType.GCS: "gs", ObjectStoreType.AZURE: "abfss"}
 
@@ -108,6 +111,8 @@ def _store_properties(store: ObjectStoreSettings) -> dict[str, str]:
                 "s3.secret-access-key": secret,
                 "s3.session-token": token,
                 "s3.force-virtual-addressing": "false" if store.path_style else "true",
+                "s3.connect-timeout": str(STORE_CONNECT_S_MAX),
+                "s3.request-timeout": str(STORE_ANSWER_S_MAX),
             }
         )
     if store.type is ObjectStoreType.GCS:

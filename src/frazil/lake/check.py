@@ -1,11 +1,7 @@
-"""Whether the lake can be had: asked once at start and by `frazil doctor`, so that a wrong setting is named early.
-
-Libraries tell what went wrong in their own words, a dozen ways; they are told apart here and nowhere else.
-"""
+"""Whether the lake can be had: asked once at start and by `frazil doctor`, so that a wrong setting is named early."""
 
 from __future__ import annotations
 
-import re
 import uuid
 
 from pyiceberg.catalog import Catalog
@@ -16,25 +12,7 @@ from frazil.core.lake_settings import CatalogType, ObjectStoreType
 from frazil.core.settings import Settings
 from frazil.lake.catalog import catalog_properties, known_properties, open_catalog
 from frazil.lake.reasons import reason
-
-_NOT_LET_IN = re.compile(
-    r"unauthori[sz]ed|forbidden|oautherror|authentication failed|no password supplied|role \S+ does not exist"
-    r"|access.?denied|invalid.?access.?key|signature.?does.?not.?match|invalid.?client|unrecognized.?client"
-    r"|expired.?token|security token|credentials|\b401\b|\b403\b",
-    re.IGNORECASE,
-)
-_NO_BUCKET = re.compile(
-    r"no.?such.?bucket|bucket.{0,40}(does not exist|not found)|container.?not.?found|no such container|nosuchbucket",
-    re.IGNORECASE,
-)
-_NO_KEY = re.compile(
-    r"user.?not.?found|no user exists|invalid.?access.?key|signature.?does.?not.?match|expired.?token|no credentials",
-    re.IGNORECASE,
-)
-_NO_ANSWER = re.compile(
-    r"network.?connection|could.?n.?t connect|connection (refused|reset|error)|timed? ?out|resolve host|max retries",
-    re.IGNORECASE,
-)
+from frazil.lake.store_errors import NOT_LET_IN, store_error
 
 
 def check_lake(settings: Settings) -> None:
@@ -61,7 +39,7 @@ def _checked_catalog(settings: Settings) -> Catalog:
 
 def _catalog_error(settings: Settings, error: BaseException) -> LakeUnavailable:
     why = reason(error, known_properties(settings))
-    if _NOT_LET_IN.search(f"{type(error).__name__} {error}"):
+    if NOT_LET_IN.search(f"{type(error).__name__} {error}"):
         setting = {
             CatalogType.REST: "catalog.credential",
             CatalogType.SQL: "catalog.uri",
@@ -94,35 +72,4 @@ def _check_store(settings: Settings, io: FileIO, warehouse: str) -> None:
             stored.read()
         io.delete(place)
     except Exception as error:  # noqa: BLE001 - each library has its own; the message tells them apart
-        raise _store_error(settings, error, warehouse) from None
-
-
-def _store_error(settings: Settings, error: BaseException, warehouse: str) -> LakeUnavailable:
-    store, text = settings.object_store, f"{type(error).__name__} {error}"
-    why = reason(error, known_properties(settings))
-    if store.type is ObjectStoreType.LOCAL:
-        return LakeUnavailable(
-            "object_store.path",
-            f"{warehouse} cannot be written ({why})",
-            "give this user the right to write there, or set object_store.path to another folder",
-        )
-    if _NO_BUCKET.search(text):
-        return LakeUnavailable(
-            "object_store.bucket",
-            f"there is no bucket {store.bucket} ({why})",
-            "make the bucket, or mend object_store.bucket, region and endpoint",
-        )
-    if _NO_KEY.search(text):
-        return LakeUnavailable(
-            "object_store.access_key_id",
-            f"the store refuses the credentials ({why})",
-            "mend object_store.access_key_id and secret_access_key",
-        )
-    if _NOT_LET_IN.search(text):
-        return LakeUnavailable(
-            "object_store.bucket",
-            f"{warehouse} cannot be written with these credentials ({why})",
-            "let them read, write and delete there, or use another object_store.bucket",
-        )
-    advice = "mend object_store.endpoint" if _NO_ANSWER.search(text) else "see the settings under `object_store`"
-    return LakeUnavailable("object_store.endpoint", f"the store does not answer as it should ({why})", advice)
+        raise store_error(error, warehouse, known_properties(settings)) from None

@@ -13,6 +13,9 @@ When the token is elsewhere, our try may still have landed, its answer lost, and
 since. So the files are looked for in the table: found, they are ours and in. Not found, they are dropped, but
 only if every try was refused in so many words; after an unknown answer they are left for the orphan clean-up.
 
+The manifests of a refused try are dropped in the end, once no snapshot is seen to use them; never after an unknown
+answer.
+
 All tries of one move carry the same move id, so that a try that lands late is known as ours. A late try can't
 land after another commit: its parent is no longer the current snapshot.
 """
@@ -20,9 +23,10 @@ land after another commit: its parent is no longer the current snapshot.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.manifest import DataFile
@@ -31,12 +35,16 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import AssertTableUUID, SetPropertiesUpdate, TableRequirement, TableUpdate
 
 from frazil.core.errors import LakeUnavailable
+from frazil.lake.append import Append
 from frazil.lake.reasons import reason
+from frazil.lake.store_errors import is_of_store, lake_error, store_error
 from frazil.lake.tables import TableName
 from frazil.lake.token import Token, end_key, move_key, read_token
 
 ATTEMPTS_MAX = 20
 LOOKS_MAX = 8
+STORE_FAILURES_MAX = 3
+"""The store's library has tried each three times by then; the rows wait in the log."""
 
 _log = logging.getLogger("frazil.lake")
 
@@ -72,10 +80,21 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What a try came to: accepted, or refused in so many words, or not known, and why."""
+    """What a try came to: accepted, or refused in so many words, or not known, and why; and what it leaves behind."""
 
     is_known: bool
     why: str = ""
+    written: tuple[str, ...] = ()
+    store_failure: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One commit as it is asked of the catalog, and what was written for it."""
+
+    requirements: tuple[TableRequirement, ...]
+    updates: tuple[TableUpdate, ...]
+    append: Append
 
 
 def commit_moves(
@@ -87,21 +106,44 @@ def commit_moves(
         table = _look(catalog, name, wait)
         mine, open_moves, others = _judged(table, moves, move_id)
         if not open_moves:
-            return _ended(table, mine, others, all_known=all(answer.is_known for answer in answers))
+            all_known = all(answer.is_known for answer in answers)
+            if all_known:
+                _drop_refused(table, {path for answer in answers for path in answer.written})
+            return _ended(table, mine, others, all_known=all_known)
         assert not mine  # moves of one table land together
         if attempt:
             wait(attempt)
         answers.append(_try_once(catalog, table, open_moves, move_id))
+        failures = [answer.store_failure for answer in answers if answer.store_failure is not None]
+        if len(failures) >= STORE_FAILURES_MAX:
+            raise store_error(failures[-1], table.location(), table.io.properties) from failures[-1]
     raise LakeUnavailable("catalog", f"{name} was not committed in {ATTEMPTS_MAX} attempts: {answers[-1].why}")
 
 
 def drop_files(table: Table, files: Sequence[DataFile]) -> None:
-    """Delete files that are known to be in no table; what can't be deleted is left for the orphan clean-up."""
-    for file in files:
+    """Delete files that are known to be in no table."""
+    _delete(table, [file.file_path for file in files])
+
+
+def _delete(table: Table, paths: Iterable[str]) -> None:
+    """What can't be deleted is left for the orphan clean-up."""
+    for path in paths:
         try:
-            table.io.delete(file.file_path)
+            table.io.delete(path)
         except OSError as error:
-            _log.warning("could not delete %s, which is in no table: %s", file.file_path, error)
+            why = reason(error, table.io.properties)
+            _log.warning("could not delete %s, which is in no table: %s", path, why)
+
+
+def _drop_refused(table: Table, written: set[str]) -> None:
+    """Manifests and lists of refused tries; but a refusal may lie, so only what no snapshot is seen to use."""
+    if not written:
+        return
+    snapshot = table.current_snapshot()
+    used = {each.manifest_list for each in table.snapshots()}
+    used |= {manifest.manifest_path for manifest in (snapshot.manifests(table.io) if snapshot else ())}
+    if used.isdisjoint(written):
+        _delete(table, sorted(written))
 
 
 def _look(catalog: Catalog, name: TableName, wait: Callable[[int], None]) -> Table:
@@ -112,9 +154,9 @@ def _look(catalog: Catalog, name: TableName, wait: Callable[[int], None]) -> Tab
         except NoSuchTableError:
             raise LakeUnavailable("catalog", f"{name} is no longer there") from None
         except Exception as error:
-            if look == LOOKS_MAX - 1:
-                why = reason(error, catalog.properties)
-                raise LakeUnavailable("catalog", f"{name} could not be loaded: {why}") from error
+            if look + 1 >= (STORE_FAILURES_MAX if is_of_store(error) else LOOKS_MAX):
+                place = catalog.properties.get("warehouse", "")
+                raise lake_error(f"{name} could not be loaded", error, place, catalog.properties) from error
             wait(look + 1)
     raise AssertionError("the last look returns or raises")
 
@@ -162,15 +204,22 @@ def _try_once(catalog: Catalog, table: Table, moves: Sequence[Moved], move_id: s
     """One attempt; how it went is for the next look to see."""
     name = ".".join(table.name())
     try:
-        after = catalog.commit_table(table, *_pinned(table, moves, move_id)).metadata
+        change = _pinned(table, moves, move_id)
+    except (OSError, pa.ArrowException) as error:
+        why = reason(error, table.io.properties)
+        _log.warning("%s: the commit could not be written (%s); trying again", name, why)
+        return _Answer(True, why, store_failure=error)  # the catalog was asked nothing
+    try:
+        after = catalog.commit_table(table, change.requirements, change.updates).metadata
     except CommitFailedException as error:
         why = reason(error, catalog.properties)
         _log.info("%s: the commit was refused (%s); looking again", name, why)
-        return _Answer(True, why)
+        return _Answer(True, why, tuple(change.append.written))
     except Exception as error:  # noqa: BLE001 - the answer is unknown, whatever went wrong: the table is asked
         why = reason(error, catalog.properties)
         _log.warning("%s: the answer to a commit was lost (%s); looking again", name, why)
-        return _Answer(False, why)
+        return _Answer(False, why, store_failure=error if is_of_store(error) else None)
+    _delete(table, change.append.merged_away)
     _remove_old_metadata(catalog, table, after)
     return _Answer(True)
 
@@ -186,9 +235,7 @@ def _remove_old_metadata(catalog: Catalog, before: Table, after: TableMetadata) 
         _log.warning("%s: old metadata was left behind: %s", ".".join(before.name()), reason(error, catalog.properties))
 
 
-def _pinned(
-    table: Table, moves: Sequence[Moved], move_id: str
-) -> tuple[tuple[TableRequirement, ...], tuple[TableUpdate, ...]]:
+def _pinned(table: Table, moves: Sequence[Moved], move_id: str) -> Change:
     """Files and token as one change of exactly the table that was looked at."""
     tokens: dict[str, str] = {}
     summary: dict[str, str] = {}
@@ -201,13 +248,9 @@ def _pinned(
     return pinned_change(table, [file for move in moves for file in move.files], tokens, summary)
 
 
-def pinned_change(
-    table: Table, files: Sequence[DataFile], tokens: dict[str, str], summary: dict[str, str]
-) -> tuple[tuple[TableRequirement, ...], tuple[TableUpdate, ...]]:
+def pinned_change(table: Table, files: Sequence[DataFile], tokens: dict[str, str], summary: dict[str, str]) -> Change:
     """What `commit_table` is asked: one snapshot that adds the files and moves the tokens, on the present parent."""
-    producer = table.transaction().update_snapshot(snapshot_properties={**tokens, **summary}).merge_append()
-    for file in files:
-        producer.append_data_file(file)
-    updates, requirements = producer._commit()  # what `commit()` would send, without its rebasing and retrying
+    append = Append(table, list(files), {**tokens, **summary})
+    updates, requirements = append._commit()  # what `commit()` would send, without its rebasing and retrying
     pinned = (AssertTableUUID(uuid=table.metadata.table_uuid), *requirements)
-    return pinned, (*updates, SetPropertiesUpdate(updates=tokens))
+    return Change(pinned, (*updates, SetPropertiesUpdate(updates=tokens)), append)

@@ -10,10 +10,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
-from frazil.core.errors import LakeUnavailable
 from frazil.core.rows import ENVELOPE
 from frazil.lake.commit import Committed, Moved, commit_moves, drop_files
-from frazil.lake.reasons import reason
+from frazil.lake.store_errors import lake_error
 from frazil.lake.tables import DEFAULT_PARTITIONING, TYPED_PARTITIONING, TableName, add_columns, ensure_table
 from frazil.lake.token import Token, read_token
 
@@ -34,7 +33,7 @@ class TableStore:
                 table = add_columns(self._catalog, table, stored)
         except Exception as error:
             self.forget(name)
-            raise LakeUnavailable("catalog", f"{name}: {reason(error, self._catalog.properties)}") from error
+            raise lake_error(name, error, self._location(name) or "", self._catalog.properties) from error
         with self._guard:
             self._tables[name] = table
 

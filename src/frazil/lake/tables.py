@@ -24,7 +24,7 @@ from pyiceberg.transforms import parse_transform
 from frazil.core.names import TopicName
 from frazil.core.rows import OFFSET
 
-PARTITION = pa.field("_partition", pa.int32(), nullable=False)
+PARTITION = pa.field("_topic_partition", pa.int32(), nullable=False)
 
 DEFAULT_PARTITIONING = ("day(_publish_time)",)
 TYPED_PARTITIONING = ("day(_append_time)",)
@@ -117,6 +117,7 @@ def _create(catalog: Catalog, name: TableName, schema: Schema, location: str | N
 
 def add_columns(catalog: Catalog, table: Table, stored: pa.Schema) -> Table:
     """The table with the columns it lacked; another's change at the same time is an error."""
+    table = catalog.load_table(table.name())  # its schema may be another by now
     with table.update_schema() as update:
         update.union_by_name(table_schema(stored))
     return catalog.load_table(table.name())

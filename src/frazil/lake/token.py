@@ -18,8 +18,11 @@ from dataclasses import dataclass
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from frazil.core.errors import TableRolledBack
+from frazil.core.errors import TableRefused, TableRolledBack
 from frazil.core.offsets import OffsetRange
+
+FORMAT_VERSION_MAX = 2
+"""What PyIceberg can write."""
 
 TRANSFORMED_KEY = "frazil.transformed"
 
@@ -68,11 +71,23 @@ def ends(table: Table) -> dict[str, int]:
 
 def read_token(table: Table, log_id: str) -> Token | None:
     """What the table says of a log; None if it has never had any of it."""
+    _refuse_newer_format(table)
     end = table.metadata.properties.get(end_key(log_id))
     if end is None:
         return None
     _refuse_if_rolled_back(table, log_id, int(end))
     return Token(int(end), table.metadata.properties.get(move_key(log_id), ""))
+
+
+def _refuse_newer_format(table: Table) -> None:
+    version = table.metadata.format_version
+    if version > FORMAT_VERSION_MAX:
+        raise TableRefused(
+            f"{'.'.join(table.name())} was upgraded to Iceberg format {version}, which can't be written yet; move its"
+            f" rows to a table of format {FORMAT_VERSION_MAX} under this name, or wait for a release that can",
+            table=".".join(table.name()),
+            format_version=version,
+        )
 
 
 def _refuse_if_rolled_back(table: Table, log_id: str, end: int) -> None:

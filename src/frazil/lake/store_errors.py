@@ -1,0 +1,87 @@
+"""What an object store's error means, and what to do about it.
+
+Libraries tell what went wrong in their own words, a dozen ways; they are told apart here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from frazil.core.errors import LakeUnavailable
+from frazil.lake.reasons import reason
+
+NOT_LET_IN = re.compile(
+    r"unauthori[sz]ed|forbidden|oautherror|authentication failed|no password supplied|role \S+ does not exist"
+    r"|access.?denied|invalid.?access.?key|signature.?does.?not.?match|invalid.?client|unrecognized.?client"
+    r"|expired.?token|security token|credentials|\b401\b|\b403\b",
+    re.IGNORECASE,
+)
+_NO_BUCKET = re.compile(
+    r"no.?such.?bucket|bucket.{0,40}(does not exist|not found)|container.?not.?found|no such container|nosuchbucket",
+    re.IGNORECASE,
+)
+_NO_KEY = re.compile(
+    r"user.?not.?found|no user exists|invalid.?access.?key|signature.?does.?not.?match|expired.?token|no credentials",
+    re.IGNORECASE,
+)
+_NO_ROOM = re.compile(r"no space left|errno 28|quota exceeded|errno 122", re.IGNORECASE)
+
+
+def is_of_store(error: BaseException) -> bool:
+    """PyArrow raises plain OSErrors; those of a catalog's connection are of kinds of their own."""
+    kinds = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
+    return type(error) is OSError or isinstance(error, (*kinds, pa.ArrowException))
+
+
+def lake_error(name: object, error: BaseException, place: str, properties: Mapping[str, Any]) -> LakeUnavailable:
+    """What keeps a table from being had: its store, or else its catalog."""
+    if is_of_store(error):
+        return store_error(error, place, properties)
+    return LakeUnavailable("catalog", f"{name}: {reason(error, properties)}")
+
+
+def store_error(error: BaseException, place: str, properties: Mapping[str, Any]) -> LakeUnavailable:
+    """`place` is a location in the store, such as `s3://bucket/path`."""
+    text, why, bucket = f"{type(error).__name__} {error}", reason(error, properties), urlsplit(place).netloc
+    if place.startswith("file:") or "://" not in place:
+        return _folder_error(text, why, place)
+    if _NO_BUCKET.search(text):
+        return LakeUnavailable(
+            "object_store.bucket",
+            f"there is no bucket {bucket} ({why})",
+            "make the bucket, or mend object_store.bucket, region and endpoint",
+        )
+    if _NO_KEY.search(text):
+        return LakeUnavailable(
+            "object_store.access_key_id",
+            f"the store refuses the credentials ({why})",
+            "mend object_store.access_key_id and secret_access_key",
+        )
+    if NOT_LET_IN.search(text):
+        return LakeUnavailable(
+            "object_store.bucket",
+            f"{place} cannot be written with these credentials ({why})",
+            "let them read, write and delete there, or use another object_store.bucket",
+        )
+    endpoint = properties.get("s3.endpoint")
+    return LakeUnavailable(
+        "object_store.endpoint",
+        f"the store of {bucket}{f' at {endpoint}' if endpoint else ''} does not answer as it should ({why})",
+        "see whether it runs and is the right one; rows wait in the log until it answers",
+    )
+
+
+def _folder_error(text: str, why: str, place: str) -> LakeUnavailable:
+    if _NO_ROOM.search(text):
+        advice = "make room there; rows wait in the log until there is some"
+        return LakeUnavailable("object_store.path", f"{place} is full ({why})", advice)
+    return LakeUnavailable(
+        "object_store.path",
+        f"{place} cannot be written ({why})",
+        "give this user the right to write there, or set object_store.path to another folder",
+    )
