@@ -12,6 +12,7 @@
 """
 
 from frazil.core.errors import (
+    AnotherLeads,
     BatchTooLarge,
     Closed,
     CorruptLog,
@@ -51,6 +52,7 @@ from frazil.log.topic import Topic, TopicStats
 __version__ = "0.1.0"
 
 __all__ = [
+    "AnotherLeads",
     "BatchTooLarge",
     "Closed",
     "CorruptLog",
