@@ -14,6 +14,7 @@ from parts.glue import glue_stand_in
 from parts.nessie import WAREHOUSE, Nessie, nessie
 from parts.postgres import Postgres, postgres
 from parts.s3 import S3, s3_server
+from parts.spark import SparkCluster, spark_cluster, spark_connect
 
 LAKES = ("sqlite", "postgres", "rest", "glue", "memory")
 
@@ -44,6 +45,18 @@ def rest_catalog(s3: S3, parts_folder: Path) -> Iterator[Nessie]:
 @pytest.fixture(scope="session")
 def glue(parts_folder: Path) -> Iterator[str]:
     with glue_stand_in(parts_folder / "glue") as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def cluster(parts_folder: Path) -> Iterator[SparkCluster]:
+    with spark_cluster(parts_folder / "cluster") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def connect(parts_folder: Path) -> Iterator[str]:
+    with spark_connect(parts_folder / "connect") as address:
         yield address
 
 
