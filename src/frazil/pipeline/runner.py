@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from frazil.core.lake_settings import CatalogType, ObjectStoreType
 from frazil.core.settings import Settings
 from frazil.lake.catalog import catalog_properties, open_catalog
 from frazil.lake.check import check_lake
-from frazil.lake.reasons import reason
+from frazil.lake.reasons import LENGTH_MAX, masked, reason
 from frazil.lake.store import TableStore
 from frazil.pipeline.leading import Leadership
 from frazil.pipeline.lease import MoverName, this_host
@@ -38,6 +39,8 @@ POLL_SECONDS_MIN = 0.05
 POLL_SECONDS_MAX = 1.0
 POLLS_IN_AN_INTERVAL = 4
 BACK_OFF_SECONDS_MAX = 30.0
+
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Failed|Interrupt)\b(?:: .*)?$")
 
 _log = logging.getLogger("frazil.pipeline")
 
@@ -137,12 +140,19 @@ class Runner:
 
     def _spark_error(self, error: Exception) -> FrazilError:
         """Whether it was this job or Spark itself: a job without work tells."""
-        why = reason(error, catalog_properties(self._settings))
+        why = masked(_said(error), catalog_properties(self._settings))
         try:
             warm_up(self._session)
         except Exception:  # noqa: BLE001 - whatever it is, Spark can't run a job
             return SparkUnavailable(f"it has died ({why})")
         return FrazilError(f"the job of a tick failed: {why}")
+
+
+def _said(error: Exception) -> str:
+    """What a worker's Python raised ends its stack trace; other errors begin with what they say."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no reason given"]
+    raised = [line for line in lines if _RAISED.match(line)]
+    return (raised[-1] if raised else f"{type(error).__name__}: {lines[0]}")[:LENGTH_MAX]
 
 
 def poll_seconds(settings: Settings) -> float:

@@ -86,12 +86,12 @@ class RemoteOwner:
 def fetch_range(address: str, topic: str, log_id: str, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
     """A range from the log's owner, for a task that does not see its files. An owner that is busy is asked again."""
     client = pa.flight.connect(address)
+    aligned = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.DataTypeSpecific)  # else PyIceberg's Rust panics
+    options = pa.flight.FlightCallOptions(timeout=FETCH_SECONDS_MAX, read_options=aligned)
     ticket = json.dumps({"topic": topic, "log_id": log_id, "start": wanted.start, "end": wanted.end})
     try:
         for attempt in range(1, FETCHES_MAX + 1):
-            stream = client.do_get(
-                pa.flight.Ticket(ticket.encode()), pa.flight.FlightCallOptions(timeout=FETCH_SECONDS_MAX)
-            )
+            stream = client.do_get(pa.flight.Ticket(ticket.encode()), options)
             try:
                 first = next(stream, None)
             except pa.flight.FlightUnavailableError:

@@ -221,3 +221,14 @@ def test_an_owner_that_is_gone_is_an_error_with_its_address(storage: Storage) ->
         assert remote.logs()
     with pytest.raises(frazil.OwnerUnreachable, match=door.address):
         remote.logs()
+
+
+def test_a_fetched_range_is_aligned_as_native_code_needs_it(storage: Storage, door: FlightDoor) -> None:
+    """What gRPC hands over as it lies on the wire mostly is not, and PyIceberg's transforms panic on it."""
+    topic = storage.topic(TOPIC)
+    for _ in range(50):
+        topic.publish_many([b"x" * (number % 100) for number in range(100)])
+    wanted = frazil.OffsetRange(0, topic.stats().end)
+    for batch in fetch_range(door.address, TOPIC, log_id(storage), wanted):
+        for name in ("_offset", "_append_time", "_publish_time"):
+            assert batch.column(name).buffers()[1].address % 8 == 0
