@@ -12,6 +12,7 @@
 """
 
 from frazil.core.errors import (
+    AnotherLeads,
     BatchTooLarge,
     Closed,
     CorruptLog,
@@ -52,6 +53,7 @@ from frazil.topics.opening import open_topics as open  # noqa: A004 - `frazil.op
 __version__ = "0.1.0"
 
 __all__ = [
+    "AnotherLeads",
     "BatchTooLarge",
     "Closed",
     "CorruptLog",

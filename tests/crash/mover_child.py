@@ -18,7 +18,7 @@ from frazil.lake.catalog import catalog_properties, open_catalog
 from frazil.lake.store import TableStore
 from frazil.pipeline.mover import Mover
 from frazil.pipeline.source import OwnLogs
-from frazil.pipeline.spark import open_session, warm_up
+from frazil.pipeline.spark import open_session, spark_place, warm_up
 
 TOPICS = ("/crash/one", "/crash/two", "/crash/three-part-0", "/crash/three-part-1")
 
@@ -30,7 +30,7 @@ def payload(topic: str, offset: int) -> bytes:
 def main(folder: Path, what: str) -> None:
     wal = frazil.WalSettings(max_file_size=256 * 1024)
     settings = frazil.Settings(data=folder, wal=wal, writer=WriterSettings(max_memory_bytes=4 * 1024 * 1024))
-    session = open_session("local[2]")
+    session = open_session(spark_place("local[2]"))
     warm_up(session)
     properties = catalog_properties(settings)
     tables = TableStore(open_catalog(settings), properties.get("warehouse"), properties)

@@ -126,7 +126,7 @@ def test_serve_moves_rows_starts_a_dead_mover_again_and_stops_with_it(tmp_path: 
             assert {one["lag_rows"] for one in status["topics"]} == {0}
             first.kill()
             wait_until(lambda: mover_pid(settings) != first.pid, process)
-            wait_until(lambda: (read_status(settings) or {}).get("state") == "running", process)
+            wait_until(lambda: (read_status(settings, SystemClock()) or {}).get("state") == "running", process)
             second = psutil.Process(mover_pid(settings))
             family = [second, *second.children(recursive=True)]
             process.send_signal(signal.SIGTERM)
@@ -145,12 +145,12 @@ def test_serve_moves_rows_starts_a_dead_mover_again_and_stops_with_it(tmp_path: 
 
 
 def moved(settings: frazil.Settings, rows: int) -> bool:
-    told = read_status(settings) or {}
+    told = read_status(settings, SystemClock()) or {}
     return bool(told.get("rows", 0) >= rows)
 
 
 def mover_pid(settings: frazil.Settings) -> int:
-    return int((read_status(settings) or {})["pid"])
+    return int((read_status(settings, SystemClock()) or {})["pid"])
 
 
 def test_a_folder_that_is_owned_but_not_served_is_refused(tmp_path: Path) -> None:

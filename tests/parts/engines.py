@@ -26,7 +26,7 @@ from frazil.log.storage import Storage
 from frazil.pipeline.mover import Mover, TickReport
 from frazil.pipeline.source import OwnLogs
 from parts.meddling import Meddling
-from parts.spark import iceberg_options
+from parts.spark_iceberg import iceberg_options
 
 
 class World:

@@ -14,7 +14,8 @@ from parts.glue import glue_stand_in
 from parts.nessie import WAREHOUSE, Nessie, nessie
 from parts.postgres import Postgres, postgres
 from parts.s3 import S3, s3_server
-from parts.spark import spark_server
+from parts.spark import SparkCluster, spark_cluster, spark_connect
+from parts.spark_iceberg import spark_server
 
 LAKES = ("sqlite", "postgres", "rest", "glue", "memory")
 
@@ -51,6 +52,18 @@ def glue(parts_folder: Path) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def spark_address(parts_folder: Path) -> Iterator[str]:
     with spark_server(parts_folder / "spark") as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def cluster(parts_folder: Path) -> Iterator[SparkCluster]:
+    with spark_cluster(parts_folder / "cluster") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def connect(parts_folder: Path) -> Iterator[str]:
+    with spark_connect(parts_folder / "connect") as address:
         yield address
 
 

@@ -1,82 +1,107 @@
-"""Spark with Iceberg's own runtime: a Spark Connect server, so that the tests' own process has no JVM in it.
+"""Spark beyond one process: a standalone cluster of two workers, and a Spark Connect server, all on loopback.
 
-It is the other engine of the tests, and it can run the mover's jobs as well.
+The workers have a mount namespace of their own, in which one folder is empty: what a test keeps there, they can't see.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
+import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pyspark
 
-from frazil.core.lake_settings import CatalogType
-from frazil.core.settings import Settings
-from parts.postgres import PASSWORD, USER
-from parts.processes import accepts, free_port, part, running
-from parts.s3 import ACCESS_KEY, REGION, SECRET_KEY
+from parts.processes import accepts, free_port, running
 
-_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+SPARK = Path(pyspark.__file__).parent
+ENVIRONMENT = {
+    "SPARK_LOCAL_IP": "127.0.0.1",
+    "SPARK_HOME": str(SPARK),
+    "PYSPARK_PYTHON": sys.executable,
+}
+DAEMONS = {**ENVIRONMENT, "SPARK_DAEMON_MEMORY": "256m"}
+WORKERS = 2
+EXECUTOR = "CoarseGrainedExecutorBackend"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkCluster:
+    master: str
+    hidden: Path
+    """The folder that is empty for the workers."""
+    workers: tuple[int, ...]
+
+    def executors(self) -> list[psutil.Process]:
+        """The JVMs that run tasks now; each is a child of its worker."""
+        found = []
+        for worker in self.workers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found += [child for child in psutil.Process(worker).children(recursive=True) if _is_executor(child)]
+        return found
+
+
+def _is_executor(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+        return any(EXECUTOR in word for word in process.cmdline())
+    return False
 
 
 @contextlib.contextmanager
-def spark_server(folder: Path) -> Iterator[str]:
-    """Its address, `sc://…`."""
-    folder.mkdir(parents=True, exist_ok=True)
+def spark_cluster(folder: Path) -> Iterator[SparkCluster]:
+    hidden, port = folder / "hidden", free_port()
+    hidden.mkdir(parents=True)
+    spark_class = SPARK / "bin" / "spark-class"
+    master = [spark_class, "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port)]
+    with contextlib.ExitStack() as started:
+        log = folder / "master.log"
+        started.enter_context(
+            running([*master, "--webui-port", "0"], DAEMONS, log, lambda: _says(log, "I have been elected leader"))
+        )
+        workers = [started.enter_context(_worker(folder, hidden, port, number)) for number in range(WORKERS)]
+        yield SparkCluster(f"spark://127.0.0.1:{port}", hidden, tuple(workers))
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _worker(folder: Path, hidden: Path, port: int, number: int) -> Iterator[int]:
+    log = folder / f"worker-{number}.log"
+    worker = (
+        f"mount -t tmpfs none {hidden} && exec {SPARK}/bin/spark-class org.apache.spark.deploy.worker.Worker"
+        f" --host 127.0.0.1 --cores 1 --memory 1g --webui-port 0 --work-dir {folder}/work-{number}"
+        f" spark://127.0.0.1:{port}"
+    )
+    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", worker]
+    with running(command, DAEMONS, log, lambda: _says(log, "Successfully registered with master")) as process:
+        yield process.pid
+
+
+@contextlib.contextmanager
+def spark_connect(folder: Path) -> Iterator[str]:
+    """The address of a Spark Connect server, as `--remote` takes it."""
+    folder.mkdir(parents=True)
+    events = folder / "events"
+    events.mkdir()
     port = free_port()
-    jars = ":".join(str(jar) for jar in sorted(part("iceberg").glob("*.jar")))
-    options = {
-        "spark.master": "local[2]",
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraClassPath": jars,
-        "spark.driver.extraJavaOptions": f"-Daws.region={REGION} -Dderby.system.home={folder}",
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
+        "spark.ui.enabled": "false",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
-    home = Path(pyspark.__file__).parent
-    words = [word for name, value in options.items() for word in ("--conf", f"{name}={value}")]
-    command = [home / "bin" / "spark-submit", *words, "--class", _SERVER, "spark-internal"]
-    environment = {
-        "SPARK_HOME": str(home),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-    }
-    with running(command, environment, folder / "spark.log", lambda: accepts(port)):
+    given = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    server = "org.apache.spark.sql.connect.service.SparkConnectServer"
+    command = [SPARK / "bin" / "spark-submit", "--master", "local[2]", *given, "--class", server, "spark-internal"]
+    with running(command, ENVIRONMENT, folder / "server.log", lambda: accepts(port)):
         yield f"sc://127.0.0.1:{port}"
+    shutil.rmtree(folder, ignore_errors=True)
 
 
-def iceberg_options(settings: Settings) -> dict[str, str]:
-    """What Spark must be told to open the same catalog that the settings name, by the same name."""
-    name, uri = settings.catalog.name, settings.catalog.uri
-    options = {"": "org.apache.iceberg.spark.SparkCatalog", "cache-enabled": "false"}
-    if settings.catalog.type is CatalogType.REST:
-        assert uri is not None
-        options |= {
-            "type": "rest",
-            "uri": uri.get_secret_value(),
-            "warehouse": settings.object_store.bucket or "",
-            "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
-            "s3.endpoint": settings.object_store.endpoint or "",
-            "s3.path-style-access": "true",
-            "s3.access-key-id": ACCESS_KEY,
-            "s3.secret-access-key": SECRET_KEY,
-        }
-    else:
-        assert settings.catalog.type is CatalogType.SQL
-        options |= {"type": "jdbc", "jdbc.schema-version": "V1", "warehouse": f"file://{settings.data}/warehouse"}
-        if uri is None:
-            options["uri"] = f"jdbc:sqlite:{settings.data}/catalog.db"
-        else:
-            place = uri.get_secret_value().partition("@")[2]
-            options |= {"uri": f"jdbc:postgresql://{place}", "jdbc.user": USER, "jdbc.password": PASSWORD}
-    return {f"spark.sql.catalog.{name}{'.' if key else ''}{key}": value for key, value in options.items()}
+def _says(log: Path, words: str) -> bool:
+    return words in log.read_text(encoding="utf-8", errors="replace")

@@ -18,6 +18,7 @@ import pyarrow as pa
 import typer
 
 from frazil.cli import options, output
+from frazil.core.clock import SystemClock
 from frazil.core.disk import LocalDisk
 from frazil.core.settings import MIB, Settings
 from frazil.log.catalog import walk_topics
@@ -99,7 +100,7 @@ def _package(name: str, wanted: str) -> Finding:
 
 
 def _mover(settings: Settings) -> Finding:
-    told = read_status(settings)
+    told = read_status(settings, SystemClock())
     if told is None:
         return Finding("mover", "ok", "has never run on this folder")
     failing = [name for name, topic in told.get("topics", {}).items() if topic.get("error")]

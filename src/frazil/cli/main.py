@@ -79,7 +79,7 @@ def run() -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; never a traceback for what a user or the world did wrong."""
-    as_json = "--json" in arguments
+    as_json = "--json" in arguments or "--log-json" in arguments
     try:
         return _invoke(arguments)
     except FrazilError as error:

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,7 +20,8 @@ from frazil.cli import options, output
 from frazil.cli.progress import Bar
 from frazil.core.clock import SystemClock
 from frazil.core.errors import InvalidInput, SparkUnavailable
-from frazil.serve.logs import log_to_stderr
+from frazil.log.storage import Storage
+from frazil.serve.logs import log_to_stderr, log_what_others_write
 
 if TYPE_CHECKING:
     from frazil.pipeline.mover import TickReport
@@ -32,16 +35,24 @@ def run(
     once: Annotated[bool, typer.Option("--once", help="Move all there is, then end.")] = False,
     master: Annotated[str | None, typer.Option("--master", help="A Spark master; default: Spark within.")] = None,
     remote: Annotated[str | None, typer.Option("--remote", help="A Spark Connect server, sc://host:port.")] = None,
+    owner: Annotated[
+        str | None, typer.Option("--owner", help="Whose rows to move, grpc://host:port; default: the folder's owner.")
+    ] = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object for each event on stderr.")] = False,
     while_stdin: Annotated[bool, typer.Option("--while-stdin", hidden=True)] = False,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Move rows to the tables until SIGTERM or Ctrl-C. Beside `frazil serve`, or alone on a folder nobody owns."""
+    """Move rows to the tables until SIGTERM or Ctrl-C. Beside `frazil serve`, or alone on a folder nobody owns.
+
+    Of several movers one leads, the others stand by; with --once, that another leads is an error.
+    """
     settings = options.settings_on_disk(data, config)
     if master is not None and remote is not None:
         raise InvalidInput("--master and --remote exclude one another: give one of them")
+    if log_json:
+        log_what_others_write()
     log_to_stderr(as_json=log_json)
     for noisy in ("py4j", "py4j.clientserver", "py4j.java_gateway", "pyiceberg"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
@@ -50,9 +61,18 @@ def run(
         threading.Thread(target=_stop_at_end_of_stdin, daemon=True).start()
     try:
         from frazil.pipeline.runner import open_runner
+        from frazil.serve.flight import flight_door
     except ModuleNotFoundError as error:
         raise SparkUnavailable(f"{error.name} is not installed: install frazil[lake]") from None
-    with open_runner(settings, signals.stop, master=master, remote=remote) as runner:
+
+    @contextlib.contextmanager
+    def open_door(storage: Storage) -> Iterator[str]:
+        with flight_door(storage, settings.flight) as door:
+            yield door.advertised
+
+    with open_runner(
+        settings, signals.stop, master=master, remote=remote, owner=owner, open_door=open_door, once=once
+    ) as runner:
         signals.stop_between_ticks()
         catch_up = _CatchUp(runner.waiting_bytes() if sys.stderr.isatty() else 0)
         try:
@@ -173,8 +193,8 @@ def status(data: options.Data = None, config: options.Config = None, as_json: op
 
 
 def _print_status(found: PipelineStatus) -> None:
-    pid = f" (process {found.mover_pid})" if found.mover_pid else ""
-    print(f"mover: {found.mover}{pid}" + (f"; {found.error}" if found.error else ""))
+    where = f" (process {found.mover_pid} on {found.mover_host})" if found.mover_pid else ""
+    print(f"mover: {found.mover}{where}" + (f"; {found.error}" if found.error else ""))
     rows = [
         (
             one.topic,

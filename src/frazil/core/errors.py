@@ -15,7 +15,8 @@ FrazilError
 │   ├── Overloaded
 │   ├── DiskFull
 │   ├── DiskBudgetExceeded
-│   └── OwnerUnreachable
+│   ├── OwnerUnreachable
+│   └── AnotherLeads
 ├── EncodingFailed          rows could not be turned into Arrow (no memory); nothing was written
 ├── LakeUnavailable         the catalog or the object store can't be had; the log goes on without it
 ├── SparkUnavailable        Spark can't be started, or has died; look at `frazil doctor`
@@ -180,6 +181,20 @@ class OwnerUnreachable(TryLater):
             f"the process that owns the folder does not answer at {address} ({reason}); is `frazil serve` running?",
             address=address,
             reason=reason,
+        )
+
+
+class AnotherLeads(TryLater):
+    """Several movers may run; the owner of the folder lets one of them move."""
+
+    code = "another_leads"
+
+    def __init__(self, host: str, pid: int) -> None:
+        super().__init__(
+            f"another mover leads (process {pid} on {host}) and moves what is there; "
+            "wait for it, or stop it first: see `frazil pipeline status`",
+            host=host,
+            pid=pid,
         )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import enum
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from frazil.core.errors import InvalidSettings
 from frazil.core.lake_settings import CatalogSettings, ObjectStoreSettings, ReaderSettings, WriterSettings
@@ -21,6 +22,8 @@ MIB = 1024 * KIB
 Positive = Annotated[int, Field(gt=0)]
 
 DEFAULT_FOLDER = Path("frazil-data")
+
+_HOST_AND_PORT = re.compile(r"(?:grpc://)?(?:[\w.-]+|\[[0-9a-fA-F:.]+\]):[1-9]\d{0,4}")
 
 
 class SyncMode(enum.StrEnum):
@@ -81,12 +84,24 @@ class FlightSettings(_Frozen):
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(6660, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    advertised: str | None = Field(None, description="host:port by which other hosts reach it; unset, where it listens")
+
+    @field_validator("advertised")
+    @classmethod
+    def _has_host_and_port(cls, value: str | None) -> str | None:
+        if value is not None and not _HOST_AND_PORT.fullmatch(value):
+            raise ValueError("must be host:port, as in broker-1.example:6660 or [2001:db8::7]:6660")
+        return value
 
 
 class PipelineSettings(_Frozen):
-    """The mover that `frazil serve` starts beside itself."""
+    """The mover, whether `frazil serve` starts it or you do."""
 
     enabled: bool = Field(True, description="whether `frazil serve` starts the mover")
+    tasks: int | None = Field(None, ge=1, le=10_000, description="tasks of one job; unset, as many as Spark has cores")
+    lease_ms: int = Field(
+        10_000, ge=1_000, le=600_000, description="a mover that leads and is not heard of for so long is replaced"
+    )
 
 
 class Settings(_Frozen):

@@ -62,6 +62,10 @@ class TableStore:
         with self._guard:
             self._tables.pop(name, None)
 
+    def forget_all(self) -> None:
+        with self._guard:
+            self._tables.clear()
+
     def _made(self, name: TableName, stored: pa.Schema) -> Table:
         partitioning = DEFAULT_PARTITIONING if stored.equals(ENVELOPE) else TYPED_PARTITIONING
         return ensure_table(self._catalog, name, stored, partitioning, self._location(name))

@@ -46,3 +46,20 @@ def read_range(
         finally:
             reader.close()
         at += 1
+
+
+def holds(disk: Disk, base: int, path: Path, log_id: str) -> bool:
+    """Whether a segment of this log is there to be read: another host may have another folder of that name.
+
+    One that is corrupt is there all the same; whoever reads it says what is wrong.
+    """
+    try:
+        reader = SegmentReader(disk, Segment(base, path, 0, 0, sealed=False))
+    except OSError:
+        return False
+    except CorruptLog:
+        return True
+    try:
+        return reader.head.log_id == log_id
+    finally:
+        reader.close()

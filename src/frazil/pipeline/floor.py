@@ -1,7 +1,8 @@
 """How far local segments may go: only what the table is known to hold.
 
 The mover tells in its file how far each table has each log. Whoever owns the log asks here before retention removes
-a segment. What the file does not say is not known, and nothing of it is removed.
+a segment. What the file does not say is not known, and nothing of it is removed. A mover that is never heard of again
+leaves its last word: nothing above it goes.
 """
 
 from __future__ import annotations
@@ -15,14 +16,19 @@ from frazil.pipeline.status_file import status_path
 
 
 class TableFloor:
-    def __init__(self, settings: Settings) -> None:
+    """`always` is for an owner that has a mover. Without it, only a folder that a mover has told of has a floor."""
+
+    def __init__(self, settings: Settings, *, always: bool = True) -> None:
         self._path = status_path(settings)
+        self._always = always
         self._version: tuple[int, int] | None = None
         self._topics: dict[str, Any] = {}
 
-    def __call__(self, log: TopicLog) -> int:
+    def __call__(self, log: TopicLog) -> int | None:
         """Asked for every topic in turn, so the file is read once for each time that it was written."""
         version = self._version_now()
+        if version is None and not self._always:
+            return None
         if version != self._version:
             self._topics = (read_json(self._path) or {}).get("topics", {})
             self._version = version

@@ -27,7 +27,7 @@ from frazil.lake.store import TableStore
 from frazil.lake.tables import TableName, table_of
 from frazil.pipeline.plan import RangeTask, Waiting, plan
 from frazil.pipeline.source import LogInfo, LogSource
-from frazil.pipeline.spark import run_tasks
+from frazil.pipeline.spark import run_tasks, task_count
 from frazil.pipeline.work import RangeInput, RangeOutput
 
 COMMITS_AT_ONCE = 8
@@ -80,20 +80,24 @@ class Mover:
         self._clock = clock
         self._wait = wait
         self._waits_since_us: dict[str, int] = {}
-        self._tasks = max(2, session.sparkContext.defaultParallelism if hasattr(session, "_sc") else 4)
+        self._tasks = task_count(session, settings.pipeline.tasks)
 
     def tick(self, *, all_of_it: bool = False) -> TickReport:
         """Move what is due. A topic that fails does not hold up the others: its error is in the report."""
         report = TickReport()
         infos = {info.log_id: info for info in self._source.logs()}
         waiting = [one for info in infos.values() if (one := self._waiting(info, report)) is not None]
-        tasks = plan(waiting, self._settings.writer, self._clock.now_us(), self._tasks, all_of_it=all_of_it)
+        tasks = plan(waiting, self._settings.writer, self._clock.now_us(), self._tasks(), all_of_it=all_of_it)
         if not tasks:
             return report
         inputs = [[self._input(infos[piece.log_id], piece) for piece in task] for task in tasks]
         outputs = run_tasks(self._session, inputs)
         self._commit(infos, outputs, report)
         return report
+
+    def forget(self) -> None:
+        """Another may have moved meanwhile: what the tables were is asked anew."""
+        self._tables.forget_all()
 
     def _waiting(self, info: LogInfo, report: TickReport) -> Waiting | None:
         name, _ = table_of(info.topic)

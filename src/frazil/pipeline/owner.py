@@ -1,64 +1,102 @@
-"""Finding the owner of a data folder, or becoming it: only the owner can say what is durable."""
+"""Finding the owner of a data folder, or becoming it: only the owner can say what is durable.
+
+Three ways: this process owns the folder; another serves it on this host, and is found through the folder; or it is
+named by its address, and may be anywhere.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 from frazil.core.errors import OwnerUnreachable
 from frazil.core.settings import Settings
 from frazil.log.info import LogInfo
 from frazil.log.ownership import served_by
-from frazil.log.storage import open_storage
+from frazil.log.storage import Storage, open_storage
 from frazil.pipeline.floor import TableFloor
-from frazil.pipeline.source import LogSource, OwnLogs, RemoteLogs
+from frazil.pipeline.lease import Lead, MoverName
+from frazil.pipeline.source import OwnLogs, RemoteOwner
+
+Answer = TypeVar("Answer")
+
+OpenDoor = Callable[[Storage], AbstractContextManager[str]]
+"""Opens a Flight door over a storage and gives the address by which tasks elsewhere reach it."""
 
 
 class ServedLogs:
-    """The logs of the process that serves a folder, also once it was started again on another port.
+    """The process that serves a folder, also once it was started again on another port.
 
     It never becomes the owner itself: a mover that took the folder while `frazil serve` restarts would keep it out.
     """
 
-    def __init__(self, settings: Settings, address: str) -> None:
+    def __init__(self, settings: Settings, served: dict[str, Any]) -> None:
         self._settings = settings
-        self._remote = RemoteLogs(address)
+        self._guard = threading.Lock()
+        self._take(served)
 
     @property
     def address(self) -> str | None:
-        return self._remote.address
+        return self._advertised
 
     def logs(self) -> list[LogInfo]:
-        try:
-            return self._remote.logs()
-        except OwnerUnreachable:
-            if not self._moved():
-                raise
-        return self._remote.logs()
+        return self._asked(lambda owner: owner.logs())
+
+    def ask_to_lead(self, mover: MoverName, lease_ms: int) -> Lead:
+        return self._asked(lambda owner: owner.ask_to_lead(mover, lease_ms))
+
+    def give_up(self, mover: MoverName) -> None:
+        self._owner.give_up(mover)
+
+    def tell(self, mover: MoverName, told: dict[str, Any]) -> None:
+        self._owner.tell(mover, told)
 
     def close(self) -> None:
-        self._remote.close()
+        self._owner.close()
 
-    def _moved(self) -> bool:
-        served = served_by(self._settings)
-        if served is None or served["flight"] == self._remote.address:
-            return False
-        self._remote.close()
-        self._remote = RemoteLogs(served["flight"])
+    def _asked(self, ask: Callable[[RemoteOwner], Answer]) -> Answer:
+        owner = self._owner
+        try:
+            return ask(owner)
+        except OwnerUnreachable:
+            if not self._moved(owner):
+                raise
+        return ask(self._owner)
+
+    def _take(self, served: dict[str, Any]) -> None:
+        self._owner = RemoteOwner(served["flight"])
+        self._advertised = str(served.get("advertised") or served["flight"])
+
+    def _moved(self, before: RemoteOwner) -> bool:
+        """Whether there is another one to ask now; of two threads that find out at once, one connects to it."""
+        with self._guard:
+            if self._owner is not before:
+                return True
+            served = served_by(self._settings)
+            if served is None or served["flight"] == before.address:
+                return False
+            self._take(served)
+        before.close()
         return True
 
 
 @contextlib.contextmanager
-def open_source(settings: Settings) -> Iterator[LogSource]:
-    """The owner's logs where one serves; else this process owns the folder, or raises `FolderInUse`."""
-    served = served_by(settings)
-    if served is None:
-        with open_storage(settings) as storage:
+def open_source(
+    settings: Settings, owner: str | None = None, open_door: OpenDoor | None = None
+) -> Iterator[OwnLogs | ServedLogs | RemoteOwner]:
+    """The logs of the `owner` named, else of whoever serves the folder; else this process owns it, or raises
+    `FolderInUse`. Then `open_door`, if given, lets tasks on other hosts fetch rows."""
+    served = served_by(settings) if owner is None else None
+    if owner is None and served is None:
+        with open_storage(settings) as storage, contextlib.ExitStack() as doors:
             storage.floor_of = TableFloor(settings)
-            yield OwnLogs(storage)
+            yield OwnLogs(storage, doors.enter_context(open_door(storage)) if open_door is not None else None)
         return
-    logs = ServedLogs(settings, served["flight"])
+    remote = ServedLogs(settings, served) if served is not None else RemoteOwner(owner or "")
     try:
-        yield logs
+        yield remote
     finally:
-        logs.close()
+        remote.close()

@@ -8,30 +8,39 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import re
 import threading
+import uuid
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from frazil.core.clock import Clock, SystemClock
-from frazil.core.errors import FrazilError, SparkUnavailable
+from frazil.core.errors import FrazilError, InvalidSettings, SparkUnavailable
+from frazil.core.lake_settings import CatalogType, ObjectStoreType
 from frazil.core.settings import Settings
 from frazil.lake.catalog import catalog_properties, open_catalog
 from frazil.lake.check import check_lake
-from frazil.lake.reasons import reason
+from frazil.lake.reasons import LENGTH_MAX, masked, reason
 from frazil.lake.store import TableStore
+from frazil.pipeline.leading import Leadership
+from frazil.pipeline.lease import MoverName, this_host
 from frazil.pipeline.mover import Mover, TickReport
-from frazil.pipeline.owner import open_source
+from frazil.pipeline.owner import OpenDoor, ServedLogs, open_source
 from frazil.pipeline.requirements import missing_part
-from frazil.pipeline.source import LogSource
-from frazil.pipeline.spark import open_session, warm_up
+from frazil.pipeline.source import LogSource, OwnLogs, RemoteOwner
+from frazil.pipeline.spark import SparkPlace, open_session, spark_place, warm_up
 from frazil.pipeline.status import lag_bytes
-from frazil.pipeline.status_file import StatusFile
+from frazil.pipeline.status_file import StatusFile, write_status
 
 POLL_SECONDS_MIN = 0.05
 POLL_SECONDS_MAX = 1.0
 POLLS_IN_AN_INTERVAL = 4
 BACK_OFF_SECONDS_MAX = 30.0
+
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Failed|Interrupt)\b(?:: .*)?$")
 
 _log = logging.getLogger("frazil.pipeline")
 
@@ -40,19 +49,30 @@ OnTick = Callable[[TickReport], None]
 
 class Runner:
     def __init__(
-        self, settings: Settings, source: LogSource, mover: Mover, session: SparkSession, status: StatusFile
+        self,
+        settings: Settings,
+        source: LogSource,
+        mover: Mover,
+        session: SparkSession,
+        status: StatusFile,
+        leadership: Leadership | None,
     ) -> None:
         self._settings = settings
         self._source = source
         self._mover = mover
         self._session = session
         self._status = status
+        self._leadership = leadership
+        self._stands_by_for: MoverName | None = None
 
     def waiting_bytes(self) -> int:
         return lag_bytes(self._settings, self._source.logs())
 
     def run_once(self, stop: threading.Event, on_tick: OnTick) -> TickReport:
-        """Move all that was durable at the start; what comes meanwhile may wait. Returns the sum of the ticks."""
+        """Move all that was durable at the start; what comes meanwhile may wait. Returns the sum of the ticks.
+
+        A lead that is lost meanwhile does not end it: what another has moved is found in the tables.
+        """
         total = TickReport()
         wanted: dict[str, int] | None = None
         before: dict[str, int] = {}
@@ -73,6 +93,9 @@ class Runner:
     def run_until_stopped(self, stop: threading.Event, on_tick: OnTick) -> None:
         failures = 0
         while not stop.is_set():
+            if not self._may_move():
+                stop.wait(poll_seconds(self._settings))
+                continue
             try:
                 report = self._tick()
                 on_tick(report)
@@ -89,6 +112,22 @@ class Runner:
             if not report.rows:
                 stop.wait(poll_seconds(self._settings))
 
+    def _may_move(self) -> bool:
+        """Whether we lead, or own the folder. Who leads is said once for each time that it changes."""
+        leadership = self._leadership
+        if leadership is None or leadership.leads:
+            if self._stands_by_for is not None:
+                _log.info("takes over: this mover leads now")
+                self._stands_by_for = None
+                self._mover.forget()
+                self._status.starting()
+            return True
+        if leadership.leader != self._stands_by_for and leadership.leader is not None:
+            self._stands_by_for = leadership.leader
+            leader = leadership.leader
+            _log.info("stands by: the mover with process %d on %s leads", leader.pid, leader.host)
+        return False
+
     def _tick(self, *, all_of_it: bool = False) -> TickReport:
         try:
             report = self._mover.tick(all_of_it=all_of_it)
@@ -101,12 +140,19 @@ class Runner:
 
     def _spark_error(self, error: Exception) -> FrazilError:
         """Whether it was this job or Spark itself: a job without work tells."""
-        why = reason(error, catalog_properties(self._settings))
+        why = masked(_said(error), catalog_properties(self._settings))
         try:
             warm_up(self._session)
         except Exception:  # noqa: BLE001 - whatever it is, Spark can't run a job
             return SparkUnavailable(f"it has died ({why})")
         return FrazilError(f"the job of a tick failed: {why}")
+
+
+def _said(error: Exception) -> str:
+    """What a worker's Python raised ends its stack trace; other errors begin with what they say."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no reason given"]
+    raised = [line for line in lines if _RAISED.match(line)]
+    return (raised[-1] if raised else f"{type(error).__name__}: {lines[0]}")[:LENGTH_MAX]
 
 
 def poll_seconds(settings: Settings) -> float:
@@ -122,27 +168,79 @@ def open_runner(
     *,
     master: str | None = None,
     remote: str | None = None,
+    owner: str | None = None,
+    open_door: OpenDoor | None = None,
+    once: bool = False,
     clock: Clock | None = None,
 ) -> Iterator[Runner]:
-    """What fails quickly is tried first: the folder, the lake, and only then Spark."""
+    """What fails quickly is tried first: the folder, the lead of a single run, the lake, and only then Spark."""
     clock = clock or SystemClock()
-    missing = missing_part() if remote is None else None
+    place = spark_place(master, remote)
+    missing = missing_part() if place.remote is None else None
     if missing is not None:
         raise SparkUnavailable(missing)
-    with open_source(settings) as source:
-        check_lake(settings)
-        status = StatusFile(settings, clock)
-        status.starting()
-        try:
-            with _session(settings, master, remote) as session:
-                properties = catalog_properties(settings)
-                tables = TableStore(open_catalog(settings), properties.get("warehouse"), properties)
-                mover = Mover(settings, source, tables, session, clock, lambda seconds: _wait(stop, seconds))
-                yield Runner(settings, source, mover, session, status)
-        except BaseException as error:
-            status.stopped(error.message if isinstance(error, FrazilError) else None)
-            raise
-        status.stopped()
+    if owner is not None:
+        check_lake_is_named(settings)
+    name = MoverName(str(uuid.uuid4()), this_host(), os.getpid())
+    with open_source(settings, owner, open_door if place.elsewhere else None) as source:
+        status = StatusFile(_telling(settings, source, name, clock), clock)
+        with _leading(settings, source, name, clock, status, once) as leadership:
+            check_lake(settings)
+            if leadership is None or leadership.leads:
+                status.starting()
+            try:
+                with _session(settings, place) as session:
+                    properties = catalog_properties(settings)
+                    tables = TableStore(open_catalog(settings), properties.get("warehouse"), properties)
+                    mover = Mover(settings, source, tables, session, clock, lambda seconds: _wait(stop, seconds))
+                    yield Runner(settings, source, mover, session, status, leadership)
+            except BaseException as error:
+                status.stopped(error.message if isinstance(error, FrazilError) else None)
+                raise
+            status.stopped()
+
+
+def check_lake_is_named(settings: Settings) -> None:
+    """A mover elsewhere must be told where the tables are: the embedded catalog and store are in a folder of a host."""
+    catalog, store = settings.catalog, settings.object_store
+    if catalog.type is CatalogType.SQL and catalog.uri is None:
+        raise InvalidSettings("catalog.uri: with --owner it must be given: the catalog in a data folder is that host's")
+    decides = catalog.type in (CatalogType.REST, CatalogType.NAMED) or catalog.warehouse is not None
+    if store.type is ObjectStoreType.LOCAL and store.path is None and not decides:
+        raise InvalidSettings("object_store.type: with --owner it must be given, or object_store.path of a shared disk")
+
+
+def _telling(
+    settings: Settings, source: OwnLogs | ServedLogs | RemoteOwner, name: MoverName, clock: Clock
+) -> Callable[[dict[str, Any]], None]:
+    if isinstance(source, OwnLogs):
+        return lambda told: write_status(settings, clock, name.host, name.pid, told)
+    return lambda told: source.tell(name, told)
+
+
+@contextlib.contextmanager
+def _leading(
+    settings: Settings,
+    source: OwnLogs | ServedLogs | RemoteOwner,
+    name: MoverName,
+    clock: Clock,
+    status: StatusFile,
+    once: bool,
+) -> Iterator[Leadership | None]:
+    """Whoever owns the folder leads. Others ask its owner, and a single run must have the lead at once."""
+    if isinstance(source, OwnLogs):
+        yield None
+        return
+    leadership = Leadership(source, name, settings.pipeline.lease_ms, clock, status.again)
+    if once:
+        leadership.must_lead()
+    else:
+        leadership.ask()
+    leadership.start()
+    try:
+        yield leadership
+    finally:
+        leadership.close()
 
 
 def _wait(stop: threading.Event, seconds: float) -> None:
@@ -150,9 +248,9 @@ def _wait(stop: threading.Event, seconds: float) -> None:
 
 
 @contextlib.contextmanager
-def _session(settings: Settings, master: str | None, remote: str | None) -> Iterator[SparkSession]:
+def _session(settings: Settings, place: SparkPlace) -> Iterator[SparkSession]:
     try:
-        session = open_session(master, remote)
+        session = open_session(place)
         warm_up(session)
     except Exception as error:
         raise SparkUnavailable(reason(error, catalog_properties(settings))) from error

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
-from typing import Protocol
+from dataclasses import asdict
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.flight
 
-from frazil.core.errors import OwnerUnreachable
+from frazil.core.errors import AnotherLeads, InvalidInput, OwnerUnreachable
 from frazil.core.offsets import OffsetRange
 from frazil.log.info import LogInfo, LogList, as_json, from_json, log_info
 from frazil.log.storage import Storage
+from frazil.pipeline.lease import Lead, MoverName
 
-__all__ = ["LogInfo", "LogSource", "OwnLogs", "RemoteLogs", "as_json", "fetch_range", "from_json", "log_info"]
+__all__ = ["LogInfo", "LogSource", "OwnLogs", "RemoteOwner", "as_json", "fetch_range", "from_json", "log_info"]
 
 LIST_SECONDS_MAX = 60.0
+ASK_SECONDS_MAX = 5.0
+FETCH_SECONDS_MAX = 300.0
+FETCHES_MAX = 6
 
 
 class LogSource(Protocol):
@@ -31,40 +37,86 @@ class LogSource(Protocol):
 class OwnLogs:
     """The logs of a storage that this process owns."""
 
-    address: str | None = None
-
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, address: str | None = None) -> None:
+        self.address = address
         self._list = LogList(storage)
 
     def logs(self) -> list[LogInfo]:
         return self._list.read()
 
 
-class RemoteLogs:
-    """The logs of another process, through its Flight door."""
+class RemoteOwner:
+    """Another process that owns logs, through its Flight door."""
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._client = pa.flight.connect(address)
+        try:
+            self._client = pa.flight.connect(address)
+        except (pa.ArrowException, ValueError) as error:
+            raise InvalidInput(f"{address} is no address of an owner: use grpc://host:port ({error})") from None
 
     def logs(self) -> list[LogInfo]:
-        options = pa.flight.FlightCallOptions(timeout=LIST_SECONDS_MAX)
-        try:
-            (result,) = self._client.do_action("logs", options)
-        except (pa.flight.FlightError, pa.ArrowException, OSError) as error:
-            raise OwnerUnreachable(self.address, str(error).splitlines()[0]) from None
-        return [from_json(one) for one in json.loads(result.body.to_pybytes())]
+        return [from_json(one) for one in self._do("logs", b"", LIST_SECONDS_MAX)]
+
+    def ask_to_lead(self, mover: MoverName, lease_ms: int) -> Lead:
+        answer = self._do("lead", _json({**asdict(mover), "lease_ms": lease_ms}), ASK_SECONDS_MAX)
+        return Lead(MoverName(**answer["leader"]), int(answer["left_ms"]))
+
+    def give_up(self, mover: MoverName) -> None:
+        self._do("give_up", _json({"id": mover.id}), ASK_SECONDS_MAX)
+
+    def tell(self, mover: MoverName, told: dict[str, Any]) -> None:
+        """How the mover stands; `AnotherLeads` if the owner listens to another by now."""
+        self._do("tell", _json({"id": mover.id, "host": mover.host, "pid": mover.pid, **told}), ASK_SECONDS_MAX)
 
     def close(self) -> None:
         self._client.close()
 
+    def _do(self, action: str, body: bytes, seconds_max: float) -> Any:
+        options = pa.flight.FlightCallOptions(timeout=seconds_max)
+        try:
+            (result,) = self._client.do_action(pa.flight.Action(action, body), options)
+        except pa.flight.FlightServerError as error:
+            raise _refusal(error, self.address) from None
+        except (pa.flight.FlightError, pa.ArrowException, OSError) as error:
+            raise OwnerUnreachable(self.address, str(error).splitlines()[0]) from None
+        return json.loads(result.body.to_pybytes())
+
 
 def fetch_range(address: str, topic: str, log_id: str, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-    """A range from the log's owner, for a task on another host."""
+    """A range from the log's owner, for a task that does not see its files. An owner that is busy is asked again."""
     client = pa.flight.connect(address)
+    aligned = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.DataTypeSpecific)  # else PyIceberg's Rust panics
+    options = pa.flight.FlightCallOptions(timeout=FETCH_SECONDS_MAX, read_options=aligned)
+    ticket = json.dumps({"topic": topic, "log_id": log_id, "start": wanted.start, "end": wanted.end})
     try:
-        ticket = json.dumps({"topic": topic, "log_id": log_id, "start": wanted.start, "end": wanted.end})
-        for chunk in client.do_get(pa.flight.Ticket(ticket.encode())):
-            yield chunk.data
+        for attempt in range(1, FETCHES_MAX + 1):
+            stream = client.do_get(pa.flight.Ticket(ticket.encode()), options)
+            try:
+                first = next(stream, None)
+            except pa.flight.FlightUnavailableError:
+                if attempt == FETCHES_MAX:
+                    raise
+                threading.Event().wait(0.1 * 2**attempt)
+                continue
+            if first is not None:
+                yield first.data
+                yield from (chunk.data for chunk in stream)
+            return
     finally:
         client.close()
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return json.dumps(value).encode()
+
+
+def _refusal(error: pa.flight.FlightServerError, address: str) -> Exception:
+    """What the owner said, as the error that it was there."""
+    try:
+        fields = json.loads(error.extra_info or b"{}")
+    except ValueError:
+        fields = {}
+    if fields.get("error") == AnotherLeads.code:
+        return AnotherLeads(str(fields.get("host")), int(fields.get("pid", 0)))
+    return OwnerUnreachable(address, str(fields.get("message") or error).splitlines()[0])

@@ -1,37 +1,113 @@
-"""The Spark session of the pipeline, local or on a cluster, and the one job it runs."""
+"""The Spark session of the pipeline, in this process, on a cluster or behind Spark Connect, and the one job it runs.
+
+A session that `spark-submit` prepared is taken as it is: master, addresses and all else are its caller's word.
+"""
 
 from __future__ import annotations
 
 import os
 import pickle
+import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
 
+from pyspark.conf import SparkConf
+from pyspark.core.context import SparkContext
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as sql
 
 from frazil.pipeline.work import RangeInput, RangeOutput, run_in_task
 
+TASKS_MIN = 2
+PORT_OF_ANY_KIND = 7077
 
-def open_session(master: str | None = None, remote: str | None = None) -> SparkSession:
-    """A session; without a master or a remote, Spark runs inside this process's own JVM."""
+
+@dataclass(frozen=True, slots=True)
+class SparkPlace:
+    """Where jobs run. With neither master nor remote, `spark-submit` has said it."""
+
+    master: str | None = None
+    remote: str | None = None
+    elsewhere: bool = False
+    """Whether tasks may run where the owner's files are not to be seen."""
+
+
+def spark_place(
+    master: str | None = None, remote: str | None = None, environment: Mapping[str, str] = os.environ
+) -> SparkPlace:
+    """The command line, else `spark-submit`, else SPARK_REMOTE, else Spark within this process."""
+    if master is None and remote is None:
+        if "PYSPARK_GATEWAY_PORT" in environment:
+            SparkContext._ensure_initialized()
+            return SparkPlace(elsewhere=not _is_local(SparkConf().get("spark.master") or ""))
+        remote = environment.get("SPARK_REMOTE") or None
+        master = "local[*]" if remote is None else None
+    return SparkPlace(master, remote, remote is not None or not _is_local(master or ""))
+
+
+def open_session(place: SparkPlace) -> SparkSession:
+    """Secrets are in none of the session's settings: those show up in event logs and web pages."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers start whatever Python is on PATH
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    if remote is None and (master or "local").startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark listens on whatever address it finds first
-    builder = SparkSession.builder.appName("frazil")
-    if remote is not None:
-        return builder.remote(remote).getOrCreate()
-    session = (
-        builder.master(master or "local[*]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1" if master is None else "0.0.0.0")  # noqa: S104
-        .config("spark.python.worker.reuse", "true")
-        .config("spark.task.maxFailures", "3")
-        .getOrCreate()
-    )
+    builder = SparkSession.builder
+    if place.remote is not None:
+        return builder.appName("frazil").remote(place.remote).getOrCreate()
+    if place.master is not None:
+        builder = (
+            builder.appName("frazil")
+            .master(place.master)
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.python.worker.reuse", "true")
+            .config("spark.task.maxFailures", "3")
+        )
+        address = driver_address(place.master)
+        if address is not None:
+            builder = builder.config("spark.driver.host", address).config("spark.driver.bindAddress", address)
+            os.environ.setdefault("SPARK_LOCAL_IP", address)  # the JVM looks at it before it has any settings
+    session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def driver_address(master: str, environment: Mapping[str, str] = os.environ) -> str | None:
+    """The address of this host from which the master is reached, so that executors reach us there too: loopback stays
+    loopback. None leaves it to Spark: it was told by SPARK_LOCAL_IP, or the master has no address (YARN)."""
+    if "SPARK_LOCAL_IP" in environment:
+        return None
+    if _is_local(master):
+        return "127.0.0.1"
+    first = urlsplit(master.removeprefix("k8s://").split(",")[0])
+    try:
+        host, port = first.hostname, first.port or PORT_OF_ANY_KIND
+    except ValueError:
+        return None
+    if host is None:
+        return None
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)  # sends nothing: the system only chooses the way
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None  # Spark will say what is wrong with the master
+
+
+def task_count(session: SparkSession, wanted: int | None) -> Callable[[], int]:
+    """How many tasks a job has: as the settings say, else one for each core that Spark has at the time.
+
+    Behind Spark Connect there is only a job to find out, so it is asked once: into how many parts the server cuts by
+    itself.
+    """
+    if wanted is not None:
+        return lambda: wanted
+    if hasattr(session, "_sc"):
+        return lambda: max(TASKS_MIN, session.sparkContext.defaultParallelism)
+    parts = session.range(100_000).select(sql.spark_partition_id().alias("part")).agg(sql.max("part")).collect()
+    count = max(TASKS_MIN, int(parts[0][0]) + 1)
+    return lambda: count
 
 
 def warm_up(session: SparkSession) -> None:
@@ -46,3 +122,7 @@ def run_tasks(session: SparkSession, tasks: Sequence[Sequence[RangeInput]]) -> l
     frame = session.range(0, len(tasks), 1, len(tasks))
     moved = frame.mapInArrow(run_in_task(pickle.dumps([list(task) for task in tasks])), "output binary")  # type: ignore[arg-type]
     return [pickle.loads(row.output) for row in moved.collect()]  # noqa: S301 - made by our own tasks
+
+
+def _is_local(master: str) -> bool:
+    return master.startswith("local")

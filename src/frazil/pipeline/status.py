@@ -19,7 +19,7 @@ from frazil.lake.tables import table_of
 from frazil.log.info import LogInfo, logs_from_files
 from frazil.log.ownership import served_by
 from frazil.log.ranges import read_range
-from frazil.pipeline.source import RemoteLogs
+from frazil.pipeline.source import RemoteOwner
 from frazil.pipeline.status_file import read_status
 
 
@@ -46,6 +46,7 @@ class TopicStatus:
 class PipelineStatus:
     mover: str
     mover_pid: int | None
+    mover_host: str | None
     error: str | None
     topics: tuple[TopicStatus, ...]
 
@@ -56,13 +57,14 @@ class PipelineStatus:
 def pipeline_status(settings: Settings, clock: Clock) -> PipelineStatus:
     """The logs as their owner tells them or, where none serves, as the files are."""
     logs, problems = _logs(settings)
-    told = read_status(settings) or {}
+    told = read_status(settings, clock) or {}
     look = TableLook(settings)
     topics = [_topic(info, look, told, clock.now_us()) for info in logs]
     topics += [_unreadable(name, problem) for name, problem in problems.items()]
     mover = told.get("state", "never ran")
-    pid = told.get("pid") if mover in ("starting", "running") else None
-    return PipelineStatus(mover, pid, told.get("error"), tuple(sorted(topics, key=lambda topic: topic.topic)))
+    lives = mover in ("starting", "running")
+    pid, host = (told.get("pid"), told.get("host")) if lives else (None, None)
+    return PipelineStatus(mover, pid, host, told.get("error"), tuple(sorted(topics, key=lambda topic: topic.topic)))
 
 
 def lag_bytes(settings: Settings, logs: Sequence[LogInfo]) -> int:
@@ -74,7 +76,7 @@ def lag_bytes(settings: Settings, logs: Sequence[LogInfo]) -> int:
 def _logs(settings: Settings) -> tuple[list[LogInfo], dict[str, str]]:
     served = served_by(settings)
     if served is not None:
-        remote = RemoteLogs(served["flight"])
+        remote = RemoteOwner(served["flight"])
         try:
             return remote.logs(), {}
         except OwnerUnreachable:

@@ -1,15 +1,22 @@
-"""How the mover stands, told in a file after each tick: for `frazil pipeline status` and `frazil doctor`."""
+"""How the mover stands, told after each tick: for `frazil pipeline status`, `frazil doctor` and the log's retention.
+
+It is a file in the data folder, which the folder's owner writes: itself, or for a mover that tells it by Flight.
+"""
 
 from __future__ import annotations
 
-import os
+import logging
+import threading
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frazil.core.clock import Clock
+from frazil.core.errors import FrazilError
 from frazil.core.json_file import read_json, write_json
 from frazil.core.settings import Settings
+from frazil.pipeline.lease import lives, this_host
 
 if TYPE_CHECKING:  # the mover imports Spark, which takes a second; a look at the file needs none of it
     from frazil.pipeline.mover import TickReport
@@ -17,15 +24,23 @@ if TYPE_CHECKING:  # the mover imports Spark, which takes a second; a look at th
 STATUS_FILE = "~pipeline.json"
 QUIET_WRITE_US = 5_000_000
 """A tick that changed nothing is told only now and then: there are several a second."""
+SILENCE_US_MAX = 60_000_000
+"""A mover of another host that was not heard of for so long is taken for gone."""
+
+_log = logging.getLogger("frazil.pipeline")
 
 
 class StatusFile:
-    def __init__(self, settings: Settings, clock: Clock) -> None:
-        self._path = status_path(settings)
+    """What is told; `tell` brings it to the file. What could not be told is told with the next."""
+
+    def __init__(self, tell: Callable[[dict[str, Any]], None], clock: Clock) -> None:
+        self._to_file = tell
         self._clock = clock
+        self._guard = threading.Lock()
         self._rows = 0
         self._commits = 0
         self._errors: dict[str, dict[str, Any]] = {}
+        self._value: dict[str, Any] = {}
         self._told: dict[str, Any] = {}
         self._told_us = 0
 
@@ -45,17 +60,35 @@ class StatusFile:
 
     def failed(self, message: str) -> None:
         """A tick that came to nothing: the topics stand as they stood."""
-        self._tell({**self._told, "state": "running", "error": message})
+        self._tell({**self._value, "state": "running", "error": message})
 
     def stopped(self, error: str | None = None) -> None:
-        self._tell({**self._told, "state": "stopped", "error": error})
+        """Whoever stood by all the time has nothing to say."""
+        if self._value:
+            self._tell({**self._value, "state": "stopped", "error": error})
+
+    def again(self) -> None:
+        """The same once more, for a job that takes long: whoever says nothing is taken for gone."""
+        if self._value:
+            self._tell(self._value)
 
     def _tell(self, value: dict[str, Any]) -> None:
-        now_us = self._clock.monotonic_us()
-        if value == self._told and now_us - self._told_us < QUIET_WRITE_US:
-            return
-        self._told, self._told_us = value, now_us
-        write_json(self._path, {"pid": os.getpid(), "time_us": self._clock.now_us(), **value})
+        with self._guard:
+            self._value = value
+            now_us = self._clock.monotonic_us()
+            if value == self._told and now_us - self._told_us < QUIET_WRITE_US:
+                return
+            try:
+                self._to_file(value)
+            except FrazilError as error:
+                _log.debug("could not tell how the mover stands: %s", error)
+                return
+            self._told, self._told_us = value, now_us
+
+
+def write_status(settings: Settings, clock: Clock, host: str, pid: int, value: dict[str, Any]) -> None:
+    """The time is that of the owner's clock, whoever tells."""
+    write_json(status_path(settings), {"pid": pid, "host": host, "time_us": clock.now_us(), **value})
 
 
 def status_path(settings: Settings) -> Path:
@@ -63,21 +96,17 @@ def status_path(settings: Settings) -> Path:
     return settings.data / STATUS_FILE
 
 
-def read_status(settings: Settings) -> dict[str, Any] | None:
+def read_status(settings: Settings, clock: Clock) -> dict[str, Any] | None:
     """What the last mover told; `state` is `gone` if it ended without saying so."""
     told = read_json(status_path(settings))
-    if told is not None and told.get("state") != "stopped" and not _lives(told.get("pid")):
+    if told is not None and told.get("state") != "stopped" and not _is_there(told, clock.now_us()):
         told["state"] = "gone"
     return told
 
 
-def _lives(pid: object) -> bool:
-    if not isinstance(pid, int):
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _is_there(told: dict[str, Any], now_us: int) -> bool:
+    """A process of this host is asked for; one of another host is judged by when it last told."""
+    pid, host, time_us = told.get("pid"), told.get("host"), told.get("time_us")
+    if host is None or host == this_host():
+        return isinstance(pid, int) and lives(pid)
+    return isinstance(time_us, int) and now_us - time_us <= SILENCE_US_MAX

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,8 +18,9 @@ from frazil.core.errors import FrazilError
 from frazil.core.offsets import OffsetRange
 from frazil.lake.checksum import RowsChecksum
 from frazil.lake.files import DataFile, write_data_files
+from frazil.lake.reasons import reason
 from frazil.lake.tables import table_rows
-from frazil.log.ranges import read_range
+from frazil.log.ranges import holds, read_range
 from frazil.pipeline.source import fetch_range
 
 
@@ -35,7 +36,8 @@ class RangeInput:
     stored_schema: bytes
     owner: str | None
     table_metadata: str
-    io_properties: dict[str, str]
+    io_properties: dict[str, str] = field(repr=False)
+    """With secrets: for the task, and never printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ def move_range(work: RangeInput) -> RangeOutput:
     try:
         return _move(work)
     except (FrazilError, OSError, pa.ArrowException) as error:
-        return RangeOutput(work.log_id, work.range, error=f"{type(error).__name__}: {error}")
+        return RangeOutput(work.log_id, work.range, error=reason(error, work.io_properties))
 
 
 def _move(work: RangeInput) -> RangeOutput:
@@ -72,10 +74,11 @@ def _move(work: RangeInput) -> RangeOutput:
 
 def _rows(work: RangeInput) -> Iterator[pa.RecordBatch]:
     """From the files where they are at hand, else from the owner."""
-    if work.files and all(path.exists() for _, path in work.files):
+    if work.files and all(holds(LocalDisk(), base, path, work.log_id) for base, path in work.files):
         stored = pa.ipc.read_schema(pa.py_buffer(work.stored_schema))
         return read_range(LocalDisk(), work.log_id, work.files, work.range, stored)
-    assert work.owner is not None
+    if work.owner is None:
+        raise FrazilError(f"{work.files[0][1] if work.files else 'no file'} is not at hand, and no owner to ask")
     return fetch_range(work.owner, work.topic, work.log_id, work.range)
 
 

@@ -3,6 +3,8 @@
     action `logs`   one JSON list: for each log its id, what is durable, and where its files are
     do_get          the ticket is JSON: {"topic": …, "log_id": …, "start": …, "end": …}; exactly these rows
 
+Where other processes may move the rows, it also has the actions of `frazil.serve.movers`.
+
 A mover elsewhere needs no more than this: neither the owner's disk nor its lock. Only what is durable is handed
 out, and only of the log that was asked for: a topic made again under the same name has another id.
 """
@@ -18,9 +20,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from frazil.core.errors import (
+    AnotherLeads,
     Closed,
     FrazilError,
     InvalidInput,
@@ -35,6 +38,8 @@ from frazil.log.info import LogList, as_json
 from frazil.log.reader import BatchReader
 from frazil.log.storage import Storage
 from frazil.log.topic_log import TopicLog
+from frazil.pipeline.lease import this_host
+from frazil.serve.movers import MoverActions, parsed
 
 STREAMS_MAX = 64
 TICKET_BYTES_MAX = 4096
@@ -55,10 +60,11 @@ class _Ticket(BaseModel):
 class FlightDoor(pa.flight.FlightServerBase):  # type: ignore[misc]
     """Listens from the moment it is made; `stop` ends it."""
 
-    def __init__(self, storage: Storage, settings: FlightSettings) -> None:
+    def __init__(self, storage: Storage, settings: FlightSettings, movers: MoverActions | None = None) -> None:
         self._storage = storage
         self._logs = LogList(storage)
-        self._host = settings.host
+        self._settings = settings
+        self._actions = {"logs": self._list_logs, **(movers.by_name if movers is not None else {})}
         self._streams = threading.BoundedSemaphore(STREAMS_MAX)
         self._stopping = False
         try:
@@ -70,7 +76,17 @@ class FlightDoor(pa.flight.FlightServerBase):  # type: ignore[misc]
 
     @property
     def address(self) -> str:
-        return _location(self._host, self.port)
+        """Where this host reaches it; one that listens everywhere is reached by loopback."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._settings.host, self._settings.host)  # noqa: S104
+        return _location(host, self.port)
+
+    @property
+    def advertised(self) -> str:
+        """Where other hosts reach it: as told, else where it listens, and by the host's name if that is everywhere."""
+        if self._settings.advertised is not None:
+            return f"grpc://{self._settings.advertised.removeprefix('grpc://')}"
+        everywhere = self._settings.host in ("0.0.0.0", "::")  # noqa: S104
+        return _location(this_host() if everywhere else self._settings.host, self.port)
 
     def stop(self) -> None:
         """Streams end at their next batch. A client that takes no more of its batches is not waited for."""
@@ -82,19 +98,23 @@ class FlightDoor(pa.flight.FlightServerBase):  # type: ignore[misc]
     # --- what Flight calls
 
     def list_actions(self, context: object) -> list[tuple[str, str]]:  # noqa: ARG002
-        return [("logs", "the logs of this process, as JSON")]
+        return [(name, "see frazil.serve.flight and frazil.serve.movers") for name in self._actions]
 
     def do_action(self, context: object, action: pa.flight.Action) -> Iterator[bytes]:  # noqa: ARG002
         with _told():
-            if action.type != "logs":
-                raise InvalidInput(f"there is no action {action.type!r}; there is: logs")
-            return iter([json.dumps([as_json(info) for info in self._logs.read()]).encode()])
+            act = self._actions.get(action.type)
+            if act is None:
+                raise InvalidInput(f"there is no action {action.type!r}; there is: {', '.join(self._actions)}")
+            return iter([act(action.body.to_pybytes() if action.body is not None else b"")])
 
     def do_get(self, context: object, ticket: pa.flight.Ticket) -> pa.flight.GeneratorStream:  # noqa: ARG002
         with _told():
             wanted = _parsed(ticket.ticket)
             log = self._log_of(wanted)
             return pa.flight.GeneratorStream(pa.schema([OFFSET, *log.schema]), self._batches(log, wanted))
+
+    def _list_logs(self, _: bytes) -> bytes:
+        return json.dumps([as_json(info) for info in self._logs.read()]).encode()
 
     # --- a range
 
@@ -136,15 +156,7 @@ class FlightDoor(pa.flight.FlightServerBase):  # type: ignore[misc]
 
 
 def _parsed(ticket: bytes) -> _Ticket:
-    if len(ticket) > TICKET_BYTES_MAX:
-        raise InvalidInput(f"the ticket has {len(ticket)} bytes, more than {TICKET_BYTES_MAX}")
-    try:
-        wanted = _Ticket.model_validate_json(ticket)
-    except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, problem['loc'])) or 'ticket'}: {problem['msg']}" for problem in error.errors()
-        )
-        raise InvalidInput(f"the ticket is malformed: {problems}") from None
+    wanted = parsed(_Ticket, ticket, "ticket", TICKET_BYTES_MAX)
     if wanted.start >= wanted.end:
         raise InvalidInput(f"the ticket's range is empty: {wanted.start} up to {wanted.end}")
     return wanted
@@ -166,7 +178,7 @@ def _told() -> Iterator[None]:
 
 def _flight_error(error: FrazilError) -> Exception:
     kind: Any = pa.flight.FlightServerError
-    if isinstance(error, TryLater | Closed):
+    if isinstance(error, TryLater | Closed) and not isinstance(error, AnotherLeads):
         kind = pa.flight.FlightUnavailableError
     elif isinstance(error, LogFailed):
         kind = pa.flight.FlightInternalError
@@ -176,3 +188,12 @@ def _flight_error(error: FrazilError) -> Exception:
 
 def _location(host: str, port: int) -> str:
     return f"grpc://[{host}]:{port}" if ":" in host else f"grpc://{host}:{port}"
+
+
+@contextlib.contextmanager
+def flight_door(storage: Storage, settings: FlightSettings, movers: MoverActions | None = None) -> Iterator[FlightDoor]:
+    door = FlightDoor(storage, settings, movers)
+    try:
+        yield door
+    finally:
+        door.stop()

@@ -1,12 +1,16 @@
-"""What a serving process says on stderr: a line for people, or one JSON object for each event."""
+"""What a process that stays says on stderr: a line for people, or one JSON object for each event."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
+import threading
 from datetime import datetime, timezone
 from typing import Any
+
+LINE_CHARACTERS_MAX = 8_192
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -44,3 +48,25 @@ def log_to_stderr(*, as_json: bool) -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio"):
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def log_what_others_write() -> None:
+    """What Spark's JVM and its workers write on our stderr becomes events of the logger `spark`, one for each line.
+
+    They inherit the descriptor 2, whatever their own logging is set to; so it becomes a pipe that we read, and what
+    we say ourselves goes where it led before.
+    """
+    sys.stderr = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace", buffering=1)
+    reading, writing = os.pipe()
+    os.dup2(writing, 2)
+    os.close(writing)
+    logging.captureWarnings(capture=True)
+    threading.Thread(target=_log_lines, args=(reading,), name="frazil-others", daemon=True).start()
+
+
+def _log_lines(descriptor: int) -> None:
+    log = logging.getLogger("spark")
+    with os.fdopen(descriptor, encoding="utf-8", errors="replace") as lines:
+        while line := lines.readline(LINE_CHARACTERS_MAX):
+            if line.strip():
+                log.info("%s", line.rstrip())

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 
 import uvicorn
 
@@ -19,10 +20,11 @@ from frazil.log.ownership import told_where
 from frazil.log.storage import Storage, open_storage
 from frazil.pipeline.floor import TableFloor
 from frazil.pipeline.requirements import missing_part
-from frazil.serve.flight import FlightDoor
+from frazil.serve.flight import FlightDoor, flight_door
 from frazil.serve.http import make_app
 from frazil.serve.logs import log_to_stderr
 from frazil.serve.mover_process import MoverProcess
+from frazil.serve.movers import MoverActions
 from frazil.serve.opening import Opening
 
 STOP_SECONDS_MAX = 5
@@ -41,9 +43,8 @@ def serve_until_stopped(
     with open_storage(settings) as storage, _listening(settings.http) as door, _flight(storage, settings) as flight:
         opening = Opening(storage)
         moving = _mover(mover)
-        if moving is not None:
-            storage.floor_of = TableFloor(settings)  # with a table, the log keeps what the table does not have
-        addresses = {"http": _address(door), "flight": flight.address}
+        storage.floor_of = TableFloor(settings, always=moving is not None)  # the log keeps what its table lacks
+        addresses = {"http": _address(door), "flight": flight.address, "advertised": flight.advertised}
 
         def announce() -> None:
             _announce(addresses, settings, announce_json)
@@ -75,13 +76,8 @@ def _mover(command: Sequence[str] | None) -> MoverProcess | None:
     return MoverProcess(command, SystemClock())
 
 
-@contextlib.contextmanager
-def _flight(storage: Storage, settings: Settings) -> Iterator[FlightDoor]:
-    door = FlightDoor(storage, settings.flight)
-    try:
-        yield door
-    finally:
-        door.stop()
+def _flight(storage: Storage, settings: Settings) -> AbstractContextManager[FlightDoor]:
+    return flight_door(storage, settings.flight, MoverActions(settings, SystemClock()))
 
 
 @contextlib.contextmanager

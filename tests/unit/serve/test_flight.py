@@ -16,7 +16,7 @@ import frazil
 from frazil.core.settings import FlightSettings
 from frazil.log.info import as_json, from_json, log_info
 from frazil.log.storage import Storage
-from frazil.pipeline.source import RemoteLogs, fetch_range
+from frazil.pipeline.source import RemoteOwner, fetch_range
 from frazil.serve import flight
 from frazil.serve.flight import FlightDoor
 
@@ -87,7 +87,7 @@ def test_rows_of_before_a_change_of_schema_come_in_the_present_form(storage: Sto
 
 def test_the_list_of_logs_is_what_the_owner_knows(storage: Storage, door: FlightDoor) -> None:
     storage.topic("/weather/readings", schema=TYPED)
-    remote = RemoteLogs(door.address)
+    remote = RemoteOwner(door.address)
     assert remote.logs() == [log_info(storage, name) for name in (TOPIC, "/weather/readings")]
     info = remote.logs()[0]
     assert (info.first_offset, info.durable_end) == (0, 100)
@@ -100,7 +100,7 @@ def test_what_is_only_written_is_made_durable_before_it_is_listed(tmp_path: Path
         topic = storage.topic(TOPIC)
         topic.publish("x")
         assert topic.stats().durable_end == 0
-        (info,) = RemoteLogs(door.address).logs()
+        (info,) = RemoteOwner(door.address).logs()
         assert (info.durable_end, topic.stats().durable_end) == (1, 1)
 
 
@@ -125,7 +125,7 @@ def test_a_corrupt_topic_is_left_out_of_the_list_and_told_of_once(
     (segment,) = (tmp_path / "log" / "default" / "orders").glob("*.wal")
     segment.write_bytes(b"\xff" * 64 + segment.read_bytes()[64:])
     with frazil.open(tmp_path) as storage, listening(storage) as door:
-        remote = RemoteLogs(door.address)
+        remote = RemoteOwner(door.address)
         for _ in range(2):
             assert [str(info.topic) for info in remote.logs()] == ["/default/good"]
     assert [record.topic for record in caplog.records if hasattr(record, "topic")] == [TOPIC]
@@ -217,7 +217,18 @@ def test_a_client_that_stops_reading_does_not_hold_up_the_end(tmp_path: Path, mo
 
 def test_an_owner_that_is_gone_is_an_error_with_its_address(storage: Storage) -> None:
     with listening(storage) as door:
-        remote = RemoteLogs(door.address)
+        remote = RemoteOwner(door.address)
         assert remote.logs()
     with pytest.raises(frazil.OwnerUnreachable, match=door.address):
         remote.logs()
+
+
+def test_a_fetched_range_is_aligned_as_native_code_needs_it(storage: Storage, door: FlightDoor) -> None:
+    """What gRPC hands over as it lies on the wire mostly is not, and PyIceberg's transforms panic on it."""
+    topic = storage.topic(TOPIC)
+    for _ in range(50):
+        topic.publish_many([b"x" * (number % 100) for number in range(100)])
+    wanted = frazil.OffsetRange(0, topic.stats().end)
+    for batch in fetch_range(door.address, TOPIC, log_id(storage), wanted):
+        for name in ("_offset", "_append_time", "_publish_time"):
+            assert batch.column(name).buffers()[1].address % 8 == 0

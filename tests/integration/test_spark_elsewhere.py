@@ -1,0 +1,105 @@
+"""The same pipeline on a cluster, behind Spark Connect and under `spark-submit`: the same rows, and no shared disk."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+import frazil
+from parts.movers import (
+    DEADLINE_SECONDS,
+    SECRET,
+    answer,
+    assert_every_row_once,
+    environment,
+    make_place,
+    publish,
+    run,
+    served,
+)
+from parts.spark import SPARK, SparkCluster
+
+ROWS = 5_000
+
+pytestmark = pytest.mark.timeout(400)
+
+
+def test_executors_that_do_not_see_the_owners_disk_fetch_rows_from_it(cluster: SparkCluster, tmp_path: Path) -> None:
+    place = make_place(cluster.hidden / tmp_path.name, tmp_path / "lake")
+    publish(place.data, ROWS)
+    with served(place, tmp_path / "serve.log") as owner:
+        before = reads(owner["http"])
+        done = run(place, "pipeline", "run", "--once", "--json", "--log-json", "--master", cluster.master)
+        assert answer(done)["rows"] == ROWS
+        assert reads(owner["http"]) > before, "no rows were read through the owner"
+    assert_every_row_once(place, ROWS)
+    events = [json.loads(line) for line in done.stderr.splitlines()]
+    assert any(event["logger"] == "spark" for event in events), "Spark said nothing at all"
+    assert SECRET not in done.stderr
+
+
+def reads(http: str) -> float:
+    with urllib.request.urlopen(f"{http}/metrics") as page:
+        lines = page.read().decode().splitlines()
+    return sum(float(line.split()[1]) for line in lines if line.startswith("frazil_log_reads_total"))
+
+
+def test_a_mover_that_owns_the_folder_opens_a_door_for_executors(cluster: SparkCluster, tmp_path: Path) -> None:
+    place = make_place(cluster.hidden / tmp_path.name, tmp_path / "lake")
+    publish(place.data, ROWS)
+    assert answer(run(place, "pipeline", "run", "--once", "--json", "--master", cluster.master))["rows"] == ROWS
+    assert_every_row_once(place, ROWS)
+
+
+def test_a_mover_with_no_data_folder_moves_an_owners_rows_by_spark_connect(connect: str, tmp_path: Path) -> None:
+    place = make_place(tmp_path / "data", tmp_path / "lake")
+    publish(place.data, ROWS)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with served(place, tmp_path / "serve.log") as owner:
+        arguments = ("pipeline", "run", "--once", "--json", "--remote", connect, "--owner", owner["flight"])
+        assert answer(run(place, *arguments, cwd=empty))["rows"] == ROWS
+        status = answer(run(place, "pipeline", "status", "--json"))
+    assert not list(empty.iterdir())
+    assert status["mover"] == "stopped"
+    assert [(one["table_end"], one["lag_rows"]) for one in status["topics"]] == [(ROWS, 0)]
+    assert_every_row_once(place, ROWS)
+
+
+def test_no_secret_is_in_the_event_log_of_spark(connect: str, parts_folder: Path, tmp_path: Path) -> None:
+    place = make_place(tmp_path / "data", tmp_path / "lake")
+    publish(place.data, 100)
+    assert answer(run(place, "pipeline", "run", "--once", "--json", "--remote", connect))["rows"] == 100
+    events = [path for path in (parts_folder / "connect" / "events").rglob("*") if path.is_file()]
+    text = b"".join(path.read_bytes() for path in events)
+    assert b"SparkListenerJobStart" in text
+    assert SECRET.encode() not in text
+    assert SECRET not in (parts_folder / "connect" / "server.log").read_text(encoding="utf-8")
+
+
+def test_an_owner_elsewhere_needs_a_catalog_that_is_named(tmp_path: Path) -> None:
+    place = make_place(tmp_path / "data", tmp_path / "lake", catalog={})
+    done = run(place, "pipeline", "run", "--once", "--owner", "grpc://127.0.0.1:1")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: catalog.uri: with --owner it must be given")
+
+
+def test_spark_submit_runs_the_pipeline_as_it_says(tmp_path: Path) -> None:
+    place = make_place(tmp_path / "data", tmp_path / "lake")
+    publish(place.data, ROWS)
+    script = Path(frazil.__file__).with_name("__main__.py")
+    words = ["--master", "local[1]", "--conf", "spark.ui.enabled=false", "--conf", "spark.driver.bindAddress=127.0.0.1"]
+    arguments = ["pipeline", "run", "--once", "--json", "--data", str(place.data), "--config", str(place.config)]
+    done = subprocess.run(
+        [str(SPARK / "bin" / "spark-submit"), *words, str(script), *arguments],
+        env={**environment(), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True, text=True, timeout=DEADLINE_SECONDS,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["rows"] == ROWS
+    assert_every_row_once(place, ROWS)
