@@ -25,8 +25,9 @@ from frazil.core.settings import Settings
 from frazil.lake.commit import Committed, Moved
 from frazil.lake.store import TableStore
 from frazil.lake.tables import TableName, table_of
+from frazil.log.info import LogInfo
 from frazil.pipeline.plan import RangeTask, Waiting, plan
-from frazil.pipeline.source import LogInfo, LogSource
+from frazil.pipeline.source import LogSource
 from frazil.pipeline.spark import run_tasks, task_count
 from frazil.pipeline.work import RangeInput, RangeOutput
 

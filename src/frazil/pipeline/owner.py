@@ -16,10 +16,11 @@ from frazil.core.errors import OwnerUnreachable
 from frazil.core.settings import Settings
 from frazil.log.info import LogInfo
 from frazil.log.ownership import served_by
-from frazil.log.storage import Storage, open_storage
+from frazil.log.storage import Storage
 from frazil.pipeline.floor import TableFloor
 from frazil.pipeline.lease import Lead, MoverName
 from frazil.pipeline.source import OwnLogs, RemoteOwner
+from frazil.topics.opening import open_topics
 
 Answer = TypeVar("Answer")
 
@@ -91,7 +92,7 @@ def open_source(
     `FolderInUse`. Then `open_door`, if given, lets tasks on other hosts fetch rows."""
     served = served_by(settings) if owner is None else None
     if owner is None and served is None:
-        with open_storage(settings) as storage, contextlib.ExitStack() as doors:
+        with open_topics(settings) as storage, contextlib.ExitStack() as doors:
             storage.floor_of = TableFloor(settings)
             yield OwnLogs(storage, doors.enter_context(open_door(storage)) if open_door is not None else None)
         return

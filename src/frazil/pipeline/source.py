@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -12,17 +10,12 @@ import pyarrow as pa
 import pyarrow.flight
 
 from frazil.core.errors import AnotherLeads, InvalidInput, OwnerUnreachable
-from frazil.core.offsets import OffsetRange
-from frazil.log.info import LogInfo, LogList, as_json, from_json, log_info
+from frazil.log.info import LogInfo, LogList
 from frazil.log.storage import Storage
 from frazil.pipeline.lease import Lead, MoverName
+from frazil.topics.logs import list_logs
 
-__all__ = ["LogInfo", "LogSource", "OwnLogs", "RemoteOwner", "as_json", "fetch_range", "from_json", "log_info"]
-
-LIST_SECONDS_MAX = 60.0
 ASK_SECONDS_MAX = 5.0
-FETCH_SECONDS_MAX = 300.0
-FETCHES_MAX = 6
 
 
 class LogSource(Protocol):
@@ -56,7 +49,7 @@ class RemoteOwner:
             raise InvalidInput(f"{address} is no address of an owner: use grpc://host:port ({error})") from None
 
     def logs(self) -> list[LogInfo]:
-        return [from_json(one) for one in self._do("logs", b"", LIST_SECONDS_MAX)]
+        return list_logs(self._client, self.address)
 
     def ask_to_lead(self, mover: MoverName, lease_ms: int) -> Lead:
         answer = self._do("lead", _json({**asdict(mover), "lease_ms": lease_ms}), ASK_SECONDS_MAX)
@@ -81,30 +74,6 @@ class RemoteOwner:
         except (pa.flight.FlightError, pa.ArrowException, OSError) as error:
             raise OwnerUnreachable(self.address, str(error).splitlines()[0]) from None
         return json.loads(result.body.to_pybytes())
-
-
-def fetch_range(address: str, topic: str, log_id: str, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-    """A range from the log's owner, for a task that does not see its files. An owner that is busy is asked again."""
-    client = pa.flight.connect(address)
-    aligned = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.DataTypeSpecific)  # else PyIceberg's Rust panics
-    options = pa.flight.FlightCallOptions(timeout=FETCH_SECONDS_MAX, read_options=aligned)
-    ticket = json.dumps({"topic": topic, "log_id": log_id, "start": wanted.start, "end": wanted.end})
-    try:
-        for attempt in range(1, FETCHES_MAX + 1):
-            stream = client.do_get(pa.flight.Ticket(ticket.encode()), options)
-            try:
-                first = next(stream, None)
-            except pa.flight.FlightUnavailableError:
-                if attempt == FETCHES_MAX:
-                    raise
-                threading.Event().wait(0.1 * 2**attempt)
-                continue
-            if first is not None:
-                yield first.data
-                yield from (chunk.data for chunk in stream)
-            return
-    finally:
-        client.close()
 
 
 def _json(value: dict[str, Any]) -> bytes:

@@ -13,15 +13,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from frazil.core.disk import LocalDisk
 from frazil.core.errors import FrazilError
 from frazil.core.offsets import OffsetRange
 from frazil.lake.checksum import RowsChecksum
 from frazil.lake.files import DataFile, write_data_files
 from frazil.lake.reasons import reason
 from frazil.lake.tables import table_rows
-from frazil.log.ranges import holds, read_range
-from frazil.pipeline.source import fetch_range
+from frazil.topics.logs import read_anywhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +71,8 @@ def _move(work: RangeInput) -> RangeOutput:
 
 
 def _rows(work: RangeInput) -> Iterator[pa.RecordBatch]:
-    """From the files where they are at hand, else from the owner."""
-    if work.files and all(holds(LocalDisk(), base, path, work.log_id) for base, path in work.files):
-        stored = pa.ipc.read_schema(pa.py_buffer(work.stored_schema))
-        return read_range(LocalDisk(), work.log_id, work.files, work.range, stored)
-    if work.owner is None:
-        raise FrazilError(f"{work.files[0][1] if work.files else 'no file'} is not at hand, and no owner to ask")
-    return fetch_range(work.owner, work.topic, work.log_id, work.range)
+    stored = pa.ipc.read_schema(pa.py_buffer(work.stored_schema))
+    return read_anywhere(work.owner, work.topic, work.log_id, work.files, work.range, stored)
 
 
 def run_in_task(tasks: bytes) -> object:

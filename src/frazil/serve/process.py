@@ -17,7 +17,7 @@ from frazil.core.clock import SystemClock
 from frazil.core.errors import ListenFailed
 from frazil.core.settings import HttpSettings, Settings
 from frazil.log.ownership import told_where
-from frazil.log.storage import Storage, open_storage
+from frazil.log.storage import Storage
 from frazil.pipeline.floor import TableFloor
 from frazil.pipeline.requirements import missing_part
 from frazil.serve.flight import FlightDoor, flight_door
@@ -26,6 +26,7 @@ from frazil.serve.logs import log_to_stderr
 from frazil.serve.mover_process import MoverProcess
 from frazil.serve.movers import MoverActions
 from frazil.serve.opening import Opening
+from frazil.topics.opening import open_topics
 
 STOP_SECONDS_MAX = 5
 _SWITCH_INTERVAL_SECONDS = 0.0005
@@ -40,7 +41,7 @@ def serve_until_stopped(
     """Serve until SIGTERM or SIGINT, then finish what was queued and return. `mover` is the command that starts it."""
     log_to_stderr(as_json=log_json)
     sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
-    with open_storage(settings) as storage, _listening(settings.http) as door, _flight(storage, settings) as flight:
+    with open_topics(settings) as storage, _listening(settings.http) as door, _flight(storage, settings) as flight:
         opening = Opening(storage)
         moving = _mover(mover)
         storage.floor_of = TableFloor(settings, always=moving is not None)  # the log keeps what its table lacks

@@ -5,23 +5,25 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.flight
 
 from frazil.core.disk import LocalDisk
-from frazil.core.errors import CorruptLog, OwnerUnreachable
+from frazil.core.errors import FrazilError, OwnerUnreachable
 from frazil.core.offsets import OffsetRange
 from frazil.core.settings import Settings
 from frazil.log.info import LogInfo, from_json, logs_from_files
 from frazil.log.ownership import served_by
-from frazil.log.ranges import read_range
+from frazil.log.ranges import holds, read_range
 
 LIST_SECONDS_MAX = 60.0
 FETCH_SECONDS_MAX = 300.0
+FETCHES_MAX = 6
 
 
 class LogView(Protocol):
@@ -56,32 +58,63 @@ class OwnerView:
         self._client = pa.flight.connect(address)
 
     def logs(self) -> list[LogInfo]:
-        options = pa.flight.FlightCallOptions(timeout=LIST_SECONDS_MAX)
-        try:
-            (result,) = self._client.do_action(pa.flight.Action("logs", b""), options)
-        except (pa.flight.FlightError, pa.ArrowException, OSError) as error:
-            raise OwnerUnreachable(self._address, str(error).splitlines()[0]) from None
-        return [from_json(one) for one in json.loads(result.body.to_pybytes())]
+        return list_logs(self._client, self._address)
 
     def read(self, info: LogInfo, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-        if all(os.access(path, os.R_OK) for _, path in info.files):
-            stored = pa.ipc.read_schema(pa.py_buffer(info.stored_schema))
-            return read_range(LocalDisk(), info.log_id, info.files, wanted, stored)
-        return self._fetch(info, wanted)
+        stored = pa.ipc.read_schema(pa.py_buffer(info.stored_schema))
+        return read_anywhere(self._address, str(info.topic), info.log_id, info.files, wanted, stored)
 
     def close(self) -> None:
         self._client.close()
 
-    def _fetch(self, info: LogInfo, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-        ticket = {"topic": str(info.topic), "log_id": info.log_id, "start": wanted.start, "end": wanted.end}
-        options = pa.flight.FlightCallOptions(timeout=FETCH_SECONDS_MAX)
-        try:
-            for chunk in self._client.do_get(pa.flight.Ticket(json.dumps(ticket).encode()), options):
-                yield chunk.data
-        except pa.flight.FlightServerError as error:
-            raise CorruptLog(str(info.topic), 0, str(error).splitlines()[0]) from None
-        except (pa.flight.FlightError, pa.ArrowException, OSError) as error:
-            raise OwnerUnreachable(self._address, str(error).splitlines()[0]) from None
+
+def list_logs(client: pa.flight.FlightClient, address: str) -> list[LogInfo]:
+    options = pa.flight.FlightCallOptions(timeout=LIST_SECONDS_MAX)
+    try:
+        (result,) = client.do_action(pa.flight.Action("logs", b""), options)
+    except (pa.flight.FlightError, pa.ArrowException, OSError) as error:
+        raise OwnerUnreachable(address, str(error).splitlines()[0]) from None
+    return [from_json(one) for one in json.loads(result.body.to_pybytes())]
+
+
+def read_anywhere(
+    owner: str | None,
+    topic: str,
+    log_id: str,
+    files: Sequence[tuple[int, Path]],
+    wanted: OffsetRange,
+    stored: pa.Schema,
+) -> Iterator[pa.RecordBatch]:
+    """A range from the files where they are at hand, else from the owner."""
+    if files and all(holds(LocalDisk(), base, path, log_id) for base, path in files):
+        return read_range(LocalDisk(), log_id, files, wanted, stored)
+    if owner is None:
+        raise FrazilError(f"{files[0][1] if files else 'no file'} is not at hand, and no owner to ask")
+    return fetch_range(owner, topic, log_id, wanted)
+
+
+def fetch_range(address: str, topic: str, log_id: str, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+    """A range from the log's owner, for a task that does not see its files. An owner that is busy is asked again."""
+    client = pa.flight.connect(address)
+    aligned = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.DataTypeSpecific)  # else PyIceberg's Rust panics
+    options = pa.flight.FlightCallOptions(timeout=FETCH_SECONDS_MAX, read_options=aligned)
+    ticket = json.dumps({"topic": topic, "log_id": log_id, "start": wanted.start, "end": wanted.end})
+    try:
+        for attempt in range(1, FETCHES_MAX + 1):
+            stream = client.do_get(pa.flight.Ticket(ticket.encode()), options)
+            try:
+                first = next(stream, None)
+            except pa.flight.FlightUnavailableError:
+                if attempt == FETCHES_MAX:
+                    raise
+                threading.Event().wait(0.1 * 2**attempt)
+                continue
+            if first is not None:
+                yield first.data
+                yield from (chunk.data for chunk in stream)
+            return
+    finally:
+        client.close()
 
 
 @contextlib.contextmanager

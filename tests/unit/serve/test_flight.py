@@ -16,9 +16,10 @@ import frazil
 from frazil.core.settings import FlightSettings
 from frazil.log.info import as_json, from_json, log_info
 from frazil.log.storage import Storage
-from frazil.pipeline.source import RemoteOwner, fetch_range
+from frazil.pipeline.source import RemoteOwner
 from frazil.serve import flight
 from frazil.serve.flight import FlightDoor
+from frazil.topics.logs import fetch_range
 
 TOPIC = "/default/orders"
 TYPED = pa.schema([pa.field("sensor", pa.string(), nullable=False), pa.field("celsius", pa.float64())])
