@@ -33,7 +33,7 @@ from pyiceberg.table.update import AssertTableUUID, SetPropertiesUpdate, TableRe
 from frazil.core.errors import LakeUnavailable
 from frazil.lake.reasons import reason
 from frazil.lake.tables import TableName
-from frazil.lake.token import Token, end_key, move_key, read_token
+from frazil.lake.token import TRANSFORMED, Token, end_key, move_key, read_token
 
 ATTEMPTS_MAX = 20
 LOOKS_MAX = 8
@@ -51,6 +51,8 @@ class Moved:
     files: tuple[DataFile, ...]
     rows: int
     checksum: str
+    transformed: bool = False
+    """Whether the rows are the result of a statement: then no checksum can speak of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +199,10 @@ def _pinned(
         tokens[move_key(move.log_id)] = move_id
         summary[f"frazil.{move.log_id}.start"] = str(move.start)
         summary[f"frazil.{move.log_id}.rows"] = str(move.rows)
-        summary[f"frazil.{move.log_id}.crc"] = move.checksum
+        if move.transformed:
+            tokens[TRANSFORMED] = "true"
+        else:
+            summary[f"frazil.{move.log_id}.crc"] = move.checksum
     return pinned_change(table, [file for move in moves for file in move.files], tokens, summary)
 
 

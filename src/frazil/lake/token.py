@@ -2,8 +2,9 @@
 
     frazil.{log id}.end    the offset up to which the table holds the log
     frazil.{log id}.move   which move set it, so that a writer knows its own after a lost answer
+    frazil.transformed     true if rows are the result of a statement: the table is not the topic as it was
 
-Both stand in the table's properties and in the summary of the snapshot that moved them. Properties outlive
+They stand in the table's properties and in the summary of the snapshot that moved them. Properties outlive
 compaction and expiry; the summaries show whether someone rolled the table back.
 """
 
@@ -16,6 +17,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from frazil.core.errors import TableRolledBack
+
+TRANSFORMED = "frazil.transformed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """How far local segments may go: only what the table is known to hold.
 
 The mover tells in its file how far each table has each log. Whoever owns the log asks here before retention removes
-a segment. What the file does not say is not known, and nothing of it is removed.
+a segment. What the file does not say is not known, and nothing of it is removed. A topic that is not moved has no
+table to wait for.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ from frazil.pipeline.status_file import status_path
 
 class TableFloor:
     def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._path = status_path(settings)
         self._version: tuple[int, int] | None = None
         self._topics: dict[str, Any] = {}
 
-    def __call__(self, log: TopicLog) -> int:
+    def __call__(self, log: TopicLog) -> int | None:
         """Asked for every topic in turn, so the file is read once for each time that it was written."""
+        if not self._settings.of_topic(log.name).enabled:
+            return None
         version = self._version_now()
         if version != self._version:
             self._topics = (read_json(self._path) or {}).get("topics", {})
