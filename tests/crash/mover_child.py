@@ -2,6 +2,8 @@
 
 python mover_child.py FOLDER publish     publish and move until killed
 python mover_child.py FOLDER drain       move all that is left, then print the ends of the topics and exit
+
+With a third word, `statement`, there is one topic, and its table holds the result of a statement.
 """
 
 from __future__ import annotations
@@ -14,12 +16,15 @@ from pathlib import Path
 import frazil
 from frazil.core.clock import SystemClock
 from frazil.core.lake_settings import WriterSettings
+from frazil.core.topic_settings import TopicSettings
 from frazil.lake.catalog import catalog_properties, open_catalog
 from frazil.lake.store import TableStore
 from frazil.pipeline.mover import Mover
 from frazil.pipeline.source import OwnLogs
 from frazil.pipeline.spark import open_session, spark_place, warm_up
 
+EVEN = "/crash/even"
+STATEMENT = "select _offset, _partition, _payload from topic where _offset % 2 = 0"
 TOPICS = ("/crash/one", "/crash/two", "/crash/three-part-0", "/crash/three-part-1")
 
 
@@ -27,15 +32,20 @@ def payload(topic: str, offset: int) -> bytes:
     return f"{topic}#{offset}#".encode() + b"x" * (offset % 300)
 
 
-def main(folder: Path, what: str) -> None:
+def main(folder: Path, what: str, names: tuple[str, ...]) -> None:
     wal = frazil.WalSettings(max_file_size=256 * 1024)
-    settings = frazil.Settings(data=folder, wal=wal, writer=WriterSettings(max_memory_bytes=4 * 1024 * 1024))
+    settings = frazil.Settings(
+        data=folder,
+        wal=wal,
+        writer=WriterSettings(max_memory_bytes=4 * 1024 * 1024),
+        topics={EVEN: TopicSettings(sql=STATEMENT)},
+    )
     session = open_session(spark_place("local[2]"))
     warm_up(session)
     properties = catalog_properties(settings)
     tables = TableStore(open_catalog(settings), properties.get("warehouse"), properties)
     with frazil.open(settings) as storage:
-        topics = [storage.topic(name) for name in TOPICS]
+        topics = [storage.topic(name) for name in names]
         mover = Mover(settings, OwnLogs(storage), tables, session, SystemClock(), lambda _: None)
         if what == "drain":
             while mover.tick(all_of_it=True).lag_rows:
@@ -57,4 +67,4 @@ def publish(topics: list[frazil.Topic], stop: threading.Event) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], (EVEN,) if sys.argv[3:] == ["statement"] else TOPICS)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from mover_child import TOPICS, payload
+from mover_child import EVEN, TOPICS, payload
 
 import frazil
 from frazil.core.names import TopicName
@@ -24,9 +24,9 @@ from frazil.lake.tables import table_of
 CHILD = Path(__file__).with_name("mover_child.py")
 
 
-def start(folder: Path, what: str) -> subprocess.Popen[str]:
+def start(folder: Path, *what: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, str(CHILD), str(folder), what],
+        [sys.executable, str(CHILD), str(folder), *what],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -34,9 +34,9 @@ def start(folder: Path, what: str) -> subprocess.Popen[str]:
     )
 
 
-def kill_round(folder: Path, victim: str, rng: random.Random) -> int:
+def kill_round(folder: Path, victim: str, rng: random.Random, *what: str) -> int:
     """Run the child until a random moment behind its first ticks, kill, and return how many ticks it told of."""
-    child = start(folder, "publish")
+    child = start(folder, "publish", *what)
     ticks = 0
     try:
         assert child.stdout is not None
@@ -88,6 +88,31 @@ def run_rounds(folder: Path, victim: str, rounds: int) -> None:
     ends = json.loads(out.splitlines()[-1])
     assert ticks >= rounds
     assert every_row_is_in_its_table_once(folder, ends) == sum(ends.values()) > 1_000
+
+
+def run_rounds_of_a_statement(folder: Path, rounds: int) -> None:
+    rng = random.Random("statement")
+    for _ in range(rounds):
+        kill_round(folder, "mover", rng, "statement")
+    drain = start(folder, "drain", "statement")
+    out, _ = drain.communicate(timeout=120)
+    assert drain.returncode == 0
+    end = json.loads(out.splitlines()[-1])[EVEN]
+    rows = open_catalog(frazil.Settings(data=folder)).load_table(("crash", "even")).scan().to_arrow()
+    found = sorted(zip(rows["_offset"].to_pylist(), rows["_payload"].to_pylist(), strict=True))
+    assert end > 200
+    assert found == [(offset, payload(EVEN, offset)) for offset in range(0, end, 2)]
+
+
+@pytest.mark.timeout(400)
+def test_the_result_of_a_statement_is_there_once_when_the_mover_is_killed(tmp_path: Path) -> None:
+    run_rounds_of_a_statement(tmp_path, rounds=1)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3_000)
+def test_the_result_of_a_statement_is_there_once_over_many_kills(tmp_path: Path) -> None:
+    run_rounds_of_a_statement(tmp_path, rounds=20)
 
 
 @pytest.mark.timeout(400)

@@ -18,6 +18,7 @@ import frazil.testing
 from frazil.cli.main import app, exit_code
 from frazil.core import errors
 from frazil.core.settings import Settings
+from frazil.core.topic_settings import TopicSettings
 from frazil.serve.http import make_app
 from frazil.serve.metrics import LogCollector
 from frazil.serve.opening import Opening
@@ -27,7 +28,15 @@ REFERENCE = DOCS / "reference"
 
 def test_the_settings_table_equals_the_settings() -> None:
     documented = list(table_rows(REFERENCE / "settings.md", "## All of them"))
-    expected = list(_setting_rows(Settings, ""))
+    _same_settings(documented, list(_setting_rows(Settings, "")))
+
+
+def test_the_table_of_a_single_topics_settings_equals_the_settings() -> None:
+    documented = list(table_rows(REFERENCE / "settings.md", "## Of a single topic"))
+    _same_settings(documented, list(_setting_rows(TopicSettings, "topics.*.")))
+
+
+def _same_settings(documented: list[list[str]], expected: list[list[str]]) -> None:
     assert [row[:2] for row in documented] == [row[:2] for row in expected]
     for documented_row, expected_row in zip(documented, expected, strict=True):
         if expected_row[2]:

@@ -9,6 +9,7 @@ from frazil.core.errors import InvalidName
 
 PART_LENGTH_MAX = 128
 _PART = re.compile(rf"[A-Za-z0-9_.-]{{1,{PART_LENGTH_MAX}}}", re.ASCII)
+_PARTITION = re.compile(r"(?P<base>.+)-part-(?P<number>\d{1,9})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -32,6 +33,11 @@ class TopicName:
                     field=field,
                 )
         return cls(parts[1], parts[2])
+
+    def partition_of(self) -> tuple[TopicName, int]:
+        """The topic that `…-part-N` is a partition of, and N; a topic without partitions is its own number 0."""
+        part = _PARTITION.fullmatch(self.topic)
+        return (self, 0) if part is None else (TopicName(self.namespace, part["base"]), int(part["number"]))
 
     def __str__(self) -> str:
         return f"/{self.namespace}/{self.topic}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -79,11 +79,11 @@ def explained(error: ValidationError, given: Given, model: type[BaseModel]) -> s
     """Each key that is wrong, as it was spelled, and what to do. The values are left out: they may be secrets."""
     lines = []
     for problem in error.errors(include_url=False, include_input=False):
-        place = tuple(str(part) for part in problem["loc"])
+        place = tuple(str(part) for part in problem["loc"] if part != "[key]")
         reason = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
             reason = _no_such(place[-1], list(_model_at(model, place[:-1]).model_fields))
-        elif problem["type"] in ("model_type", "model_attributes_type"):
+        elif problem["type"] in ("model_type", "model_attributes_type", "dict_type"):
             reason = "must be a section with keys of its own"
         lines.append(f"{given.spelling(place)}: {reason}")
     return f"{given.source}: " + "; ".join(lines)
@@ -101,6 +101,8 @@ def _place(variable: str, model: type[BaseModel]) -> tuple[str, ...]:
             message = f"{variable}: {_no_such(wrong, names, PREFIX)}"
             raise InvalidSettings(message, source=variable)
         kind = at.model_fields[part].annotation
+        if _model_in(kind) is not None:
+            raise InvalidSettings(f"{variable}: {part} can be given in a file only", source=variable)
         if get_origin(kind) is dict and depth + 1 < len(parts):
             return (*parts[: depth + 1], _property_name(parts[depth + 1 :]))
         at = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
@@ -115,12 +117,22 @@ def _property_name(parts: list[str]) -> str:
 
 
 def _model_at(model: type[BaseModel], place: tuple[str, ...]) -> type[BaseModel]:
-    for name in place:
+    names = iter(place)
+    for name in names:
         inner = model.model_fields[name].annotation
+        if (within := _model_in(inner)) is not None:
+            next(names)  # a key of the user's own
+            inner = within
         if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
             break
         model = inner
     return model
+
+
+def _model_in(kind: Any) -> type[BaseModel] | None:
+    """The model of a section whose keys are the user's own, as `topics` is."""
+    inner = get_args(kind)[1] if get_origin(kind) is dict else None
+    return inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
 
 
 def _mapping(value: Any, source: str, key: str) -> Mapping[str, Any]:

@@ -14,7 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from frazil.core.errors import InvalidSettings
 from frazil.core.lake_settings import CatalogSettings, ObjectStoreSettings, ReaderSettings, WriterSettings
+from frazil.core.names import TopicName
 from frazil.core.setting_sources import add_environment, explained, unwrapped
+from frazil.core.topic_settings import TopicRules, TopicTable, topic_rules
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -114,6 +116,7 @@ class Settings(_Frozen):
     object_store: ObjectStoreSettings = ObjectStoreSettings()
     writer: WriterSettings = WriterSettings()
     reader: ReaderSettings = ReaderSettings()
+    topics: TopicTable = Field({}, description="settings of single topics, by name or pattern; see below")
 
     @classmethod
     def of_folder(cls, where: str | os.PathLike[str] | None) -> Settings:
@@ -124,6 +127,14 @@ class Settings(_Frozen):
     def log_folder(self) -> Path:
         """Where the segments are: `{log_folder}/{namespace}/{topic}/{offset:020d}.wal`."""
         return self.wal.base_path or (self.data or Path("/memory")) / "log"
+
+    def of_topic(self, topic: TopicName) -> TopicRules:
+        """What holds for one topic: what `topics` says of it, and the writer's settings for the rest."""
+        return topic_rules(self.topics, self.writer, topic)
+
+    def writers(self) -> list[WriterSettings]:
+        """The writer's settings in all the forms that topics may have them."""
+        return [self.writer, *(topic.writer_over(self.writer) for topic in self.topics.values())]
 
 
 def make_settings(

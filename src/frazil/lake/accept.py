@@ -7,7 +7,7 @@ its own, so that the history of the table shows it.
 from __future__ import annotations
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 
 from frazil.core.errors import LakeUnavailable
 from frazil.lake.commit import pinned_change
@@ -17,7 +17,10 @@ from frazil.lake.token import end_key, move_key, said_by_snapshots
 
 def accept(catalog: Catalog, name: TableName, log_id: str, first_offset: int, move_id: str) -> int:
     """Let the table go on from its rows, or from where the log begins if that is later; returns that offset."""
-    table = catalog.load_table(name.identifier)
+    try:
+        table = catalog.load_table(name.identifier)
+    except NoSuchTableError:
+        raise LakeUnavailable("catalog", f"{name} is not there yet", "run the pipeline once, it makes it") from None
     end = max(said_by_snapshots(table, log_id) or 0, first_offset)
     token = {end_key(log_id): str(end), move_key(log_id): move_id}
     change = pinned_change(table, [], token, {f"frazil.{log_id}.accepted": str(end)})

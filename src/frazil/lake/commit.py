@@ -39,7 +39,7 @@ from frazil.lake.append import Append
 from frazil.lake.reasons import reason
 from frazil.lake.store_errors import is_of_store, lake_error, store_error
 from frazil.lake.tables import TableName
-from frazil.lake.token import Token, end_key, move_key, read_token
+from frazil.lake.token import TRANSFORMED, Token, end_key, move_key, read_token
 
 ATTEMPTS_MAX = 20
 LOOKS_MAX = 8
@@ -59,6 +59,8 @@ class Moved:
     files: tuple[DataFile, ...]
     rows: int
     checksum: str
+    transformed: bool = False
+    """Whether the rows are the result of a statement: then no checksum can speak of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +246,10 @@ def _pinned(table: Table, moves: Sequence[Moved], move_id: str) -> Change:
         tokens[move_key(move.log_id)] = move_id
         summary[f"frazil.{move.log_id}.start"] = str(move.start)
         summary[f"frazil.{move.log_id}.rows"] = str(move.rows)
-        summary[f"frazil.{move.log_id}.crc"] = move.checksum
+        if move.transformed:
+            tokens[TRANSFORMED] = "true"
+        else:
+            summary[f"frazil.{move.log_id}.crc"] = move.checksum
     return pinned_change(table, [file for move in moves for file in move.files], tokens, summary)
 
 

@@ -3,18 +3,72 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import DataFile
-from pyiceberg.table.metadata import TableMetadataUtil
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
 from frazil.lake.nulls import keep_nulls
 from frazil.lake.store_errors import store_error
 
-__all__ = ["DataFile", "write_data_files"]
+__all__ = ["DataFile", "DataFileWriter", "TableFiles", "metadata_for_tasks", "pieces", "write_data_files"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """What a task needs to know of a table to write its files. It holds secrets: it goes to tasks, never to a log."""
+
+    metadata: str
+    io_properties: dict[str, str] = field(repr=False)
+
+
+class DataFileWriter:
+    """Gathers rows and writes them once they reach a size, so that no more than that is ever held."""
+
+    def __init__(self, table: TableFiles, flush_bytes: int) -> None:
+        self._table = table
+        self._flush_bytes = flush_bytes
+        self._gathered: list[pa.RecordBatch] = []
+        self._gathered_bytes = 0
+        self._files: list[DataFile] = []
+        self.rows = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        for piece in pieces(rows, self._flush_bytes):
+            if self._gathered_bytes + piece.nbytes > self._flush_bytes:
+                self._flush()
+            self._gathered.append(piece)
+            self._gathered_bytes += piece.nbytes
+
+    def close(self) -> tuple[DataFile, ...]:
+        """All files, with what was still gathered; none if there were no rows."""
+        self._flush()
+        return tuple(self._files)
+
+    def _flush(self) -> None:
+        if not self._gathered:
+            return
+        table = pa.Table.from_batches(self._gathered)
+        self._gathered, self._gathered_bytes = [], 0
+        self._files += write_data_files(self._table.metadata, self._table.io_properties, table, uuid.uuid4())
+        self.rows += table.num_rows
+
+
+def pieces(rows: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """The rows in slices of at most so many bytes, or of one row where that alone is larger."""
+    if rows.num_rows == 0:
+        return
+    if rows.num_rows == 1 or rows.nbytes <= bytes_max:
+        yield rows
+        return
+    half = rows.num_rows // 2
+    yield from pieces(rows.slice(0, half), bytes_max)
+    yield from pieces(rows.slice(half), bytes_max)
+
 
 keep_nulls()
 
@@ -32,3 +86,20 @@ def write_data_files(
     for file in files:
         file.spec_id = metadata.default_spec_id  # the table's may be another by the time of the commit
     return files
+
+
+def metadata_for_tasks(metadata: TableMetadata) -> str:
+    """The metadata without its past: a table of many snapshots would otherwise be sent to every task as a whole."""
+    present = {
+        "schemas": [metadata.schema()],
+        "partition_specs": [metadata.spec()],
+        "properties": {name: value for name, value in metadata.properties.items() if not name.startswith("frazil.")},
+        "current_snapshot_id": None,
+        "snapshots": [],
+        "snapshot_log": [],
+        "metadata_log": [],
+        "refs": {},
+        "statistics": [],
+        "partition_statistics": [],
+    }
+    return metadata.model_copy(update=present).model_dump_json()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -13,24 +13,27 @@ from pyiceberg.exceptions import (
     NamespaceAlreadyExistsError,
     NoSuchTableError,
     TableAlreadyExistsError,
+    ValidationError,
 )
 from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
-from pyiceberg.partitioning import PARTITION_FIELD_ID_START, UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
+from pyiceberg.partitioning import PARTITION_FIELD_ID_START, UNPARTITIONED_PARTITION_SPEC, PartitionSpec
+from pyiceberg.partitioning import PartitionField as SpecField
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table
 from pyiceberg.table.update import AssertCreate
 from pyiceberg.transforms import parse_transform
+from pyiceberg.types import IcebergType, NestedField
 
+from frazil.core.errors import InvalidSettings, TableRefused
 from frazil.core.names import TopicName
+from frazil.core.partitioning import PartitionField, Partitioning
 from frazil.core.rows import OFFSET
 
 PARTITION = pa.field("_topic_partition", pa.int32(), nullable=False)
 
-DEFAULT_PARTITIONING = ("day(_publish_time)",)
-TYPED_PARTITIONING = ("day(_append_time)",)
-
-_PART = re.compile(r"(?P<base>.+)-part-(?P<number>\d{1,9})")
-_TRANSFORM = re.compile(r"(?P<transform>\w+)(?:\[(?P<width>\d+)\])?\((?P<column>[^)]+)\)")
+MESSAGES_BY_DAY = Partitioning("", (PartitionField("_publish_time", "day"),))
+TYPED_BY_DAY = Partitioning("", (PartitionField("_append_time", "day"),))
+UNPARTITIONED = Partitioning("", ())
 
 TABLE_PROPERTIES = {
     "format-version": "2",
@@ -59,10 +62,8 @@ class TableName:
 
 def table_of(topic: TopicName) -> tuple[TableName, int]:
     """The table of a topic, and its number in it: partitions `…-part-N` of one topic share a table."""
-    part = _PART.fullmatch(topic.topic)
-    if part is None:
-        return TableName(topic.namespace, topic.topic), 0
-    return TableName(topic.namespace, part["base"]), int(part["number"])
+    base, number = topic.partition_of()
+    return TableName(base.namespace, base.topic), number
 
 
 def table_rows(rows: pa.RecordBatch, partition: int) -> pa.RecordBatch:
@@ -71,22 +72,26 @@ def table_rows(rows: pa.RecordBatch, partition: int) -> pa.RecordBatch:
     return rows.add_column(1, PARTITION, numbers)
 
 
-def table_schema(stored: pa.Schema) -> Schema:
-    arrow = pa.schema([OFFSET, PARTITION, *stored])
-    return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(arrow))
+def table_columns(stored: pa.Schema) -> pa.Schema:
+    """The columns of a table that holds a topic's rows as they are."""
+    return pa.schema([OFFSET, PARTITION, *stored])
+
+
+def table_schema(columns: pa.Schema) -> Schema:
+    return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(columns))
 
 
 def ensure_table(
-    catalog: Catalog, name: TableName, stored: pa.Schema, partitioning: tuple[str, ...], location: str | None
+    catalog: Catalog, name: TableName, columns: pa.Schema, partitioning: Partitioning, location: str | None
 ) -> Table:
     """The table, made with its namespace if it is not there. Two may try at once: one makes it, both get it."""
     try:
         return catalog.load_table(name.identifier)
     except NoSuchTableError:
         pass
-    _ensure_namespace(catalog, name.namespace)
-    schema = table_schema(stored)
+    schema = table_schema(columns)
     spec = partition_spec(schema, partitioning)
+    _ensure_namespace(catalog, name.namespace)
     with contextlib.suppress(TableAlreadyExistsError, CommitFailedException):
         _create(catalog, name, schema, location, spec)
     return catalog.load_table(name.identifier)
@@ -115,31 +120,113 @@ def _create(catalog: Catalog, name: TableName, schema: Schema, location: str | N
     catalog.commit_table(transaction._table, (AssertCreate(),), transaction._updates)
 
 
-def add_columns(catalog: Catalog, table: Table, stored: pa.Schema) -> Table:
-    """The table with the columns it lacked; another's change at the same time is an error."""
+def lacks(table: Table, columns: pa.Schema) -> bool:
+    """Whether the table has to change before it can take such rows; `TableRefused` if no change would do."""
+    schema = table_schema(columns)
+    there, wanted = table.schema().as_arrow(), schema.as_arrow()
+    changes = False
+    for field in wanted:
+        if field.name not in there.names:
+            changes = True
+        elif field.type != there.field(field.name).type and not _widens(field.type, there.field(field.name).type):
+            if not _may_become(there.field(field.name).type, field.type):
+                raise _misfit(table, field.name, schema.find_type(field.name))
+            changes = True
+    for field in there:
+        if not field.nullable and (field.name not in wanted.names or wanted.field(field.name).nullable):
+            raise TableRefused(
+                f"column {field.name} of {_shown(table)} may not be null, and the rows may lack it; "
+                "give it in every row, or move the table out of the way",
+                column=field.name,
+            )
+    return changes
+
+
+def add_columns(catalog: Catalog, table: Table, columns: pa.Schema) -> Table:
+    """The table with the columns and widths it lacked; another's change at the same time is an error."""
     table = catalog.load_table(table.name())  # its schema may be another by now
-    with table.update_schema() as update:
-        update.union_by_name(table_schema(stored))
+    there = table.schema()
+    optional = [field if field.name in there.column_names else field.with_nullable(True) for field in columns]
+    wider = table_schema(pa.schema(optional))
+    try:
+        with table.update_schema() as update:
+            update.union_by_name(_without_narrower(there, wider))
+    except (ValueError, ValidationError) as error:
+        raise TableRefused(f"{_shown(table)} cannot take the rows: {error}; cast the column, or rename it") from error
     return catalog.load_table(table.name())
 
 
-def partition_spec(schema: Schema, partitioning: tuple[str, ...]) -> PartitionSpec:
-    """A spec from words like `day(_publish_time)`, `bucket[16](_key)` or a bare column name."""
-    if not partitioning:
+def _without_narrower(there: Schema, wanted: Schema) -> Schema:
+    """The table's own column where it is wide enough already: a narrower one would be taken for a change."""
+    kept = []
+    for field in wanted.fields:
+        own = there.find_field(field.name) if field.name in there.column_names else None
+        kept.append(own if own is not None and not _may_become(_arrow(own), _arrow(field)) else field)
+    return Schema(*kept)
+
+
+def _arrow(field: NestedField) -> pa.DataType:
+    return Schema(field).as_arrow().field(0).type
+
+
+def _widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
+    """Whether values of one type stand in a column of the other as they are."""
+    if pa.types.is_integer(narrow) and pa.types.is_integer(wide):
+        return bool(narrow.bit_width < wide.bit_width)
+    if pa.types.is_floating(narrow) and pa.types.is_floating(wide):
+        return bool(narrow.bit_width < wide.bit_width)
+    if pa.types.is_decimal(narrow) and pa.types.is_decimal(wide):
+        return bool(narrow.scale == wide.scale and narrow.precision < wide.precision)
+    return False
+
+
+def _may_become(there: pa.DataType, wanted: pa.DataType) -> bool:
+    """Widening a column is a change that Iceberg knows; within nested columns it is PyIceberg that says."""
+    return _widens(there, wanted) or (pa.types.is_nested(there) and there.id == wanted.id and there != wanted)
+
+
+def _misfit(table: Table, column: str, wanted: IcebergType) -> TableRefused:
+    there = table.schema().find_type(column)
+    return TableRefused(
+        f"column {column} of {_shown(table)} is {there}, and the rows have {wanted}; cast it, or give it another name",
+        column=column,
+        table_type=str(there),
+        row_type=str(wanted),
+    )
+
+
+def _shown(table: Table) -> str:
+    return ".".join(table.name())
+
+
+def partition_spec(schema: Schema, partitioning: Partitioning) -> PartitionSpec:
+    """A spec for a table that is about to be made; `InvalidSettings` names the column that does not do."""
+    if not partitioning.fields:
         return UNPARTITIONED_PARTITION_SPEC
     fields = []
-    for index, text in enumerate(partitioning):
-        found = _TRANSFORM.fullmatch(text.strip())
-        column = found["column"] if found else text.strip()
-        transform = "identity"
-        if found:
-            transform = found["transform"] + (f"[{found['width']}]" if found["width"] else "")
-        fields.append(
-            PartitionField(
-                source_id=schema.find_field(column).field_id,
-                field_id=PARTITION_FIELD_ID_START + index,
-                transform=parse_transform(transform),
-                name=f"{column}_{transform.split('[')[0]}" if found else column,
-            )
-        )
+    for index, wanted in enumerate(partitioning.fields):
+        transform = parse_transform(wanted.transform)
+        try:
+            source = schema.find_field(wanted.column)
+        except ValueError:
+            known = ", ".join(schema.column_names)
+            raise InvalidSettings(
+                f"{partitioning.setting}: there is no column {wanted.column}; there are {known}"
+            ) from None
+        if not transform.can_transform(source.field_type):
+            raise InvalidSettings(f"{partitioning.setting}: {wanted} does not work on a {source.field_type}")
+        fields.append(SpecField(source.field_id, PARTITION_FIELD_ID_START + index, transform, wanted.name))
     return PartitionSpec(*fields)
+
+
+def partitioned_by(table: Table) -> tuple[PartitionField, ...]:
+    """How the table is partitioned now, whoever decided it."""
+    schema = table.schema()
+    return tuple(
+        PartitionField(schema.find_column_name(field.source_id) or "?", str(field.transform))
+        for field in table.spec().fields
+    )
+
+
+def shown_partitioning(fields: Sequence[PartitionField]) -> str:
+    return f"[{', '.join(map(str, fields))}]"

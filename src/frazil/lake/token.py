@@ -4,8 +4,9 @@
     frazil.{log id}.move   which move set it, so that a writer knows its own after a lost answer
     frazil.{log id}.sum    the checksum of all rows that the table ever got of the log
     frazil.{log id}.gaps   ranges that are missing, and that a person has accepted as such
+    frazil.transformed     true if rows are the result of a statement: the table is not the topic as it was
 
-Both stand in the table's properties and in the summary of the snapshot that moved them. Properties outlive
+They stand in the table's properties and in the summary of the snapshot that moved them. Properties outlive
 compaction and expiry; the summaries show whether someone rolled the table back.
 """
 
@@ -24,7 +25,7 @@ from frazil.core.offsets import OffsetRange
 FORMAT_VERSION_MAX = 2
 """What PyIceberg can write."""
 
-TRANSFORMED_KEY = "frazil.transformed"
+TRANSFORMED = "frazil.transformed"
 
 _END = re.compile(r"frazil\.(?P<log_id>.+)\.end")
 
@@ -59,7 +60,7 @@ def gaps(table: Table, log_id: str) -> list[OffsetRange]:
 
 def is_transformed(table: Table) -> bool:
     """Whether the table holds what a statement made of the rows, and not the rows."""
-    return table.metadata.properties.get(TRANSFORMED_KEY) == "true"
+    return table.metadata.properties.get(TRANSFORMED) == "true"
 
 
 def ends(table: Table) -> dict[str, int]:

@@ -26,5 +26,7 @@ def accept_topic(settings: Settings, topic: str) -> tuple[str, int]:
         name, _ = table_of(parsed)
         catalog, properties = open_catalog(settings), catalog_properties(settings)
         tables = TableStore(catalog, properties.get("warehouse"), properties)
-        tables.ensure(name, pa.ipc.read_schema(pa.py_buffer(info.stored_schema)))
+        rules = settings.of_topic(parsed)
+        if rules.sql is None:  # else the mover has made it, with the columns that Spark told
+            tables.ensure(name, pa.ipc.read_schema(pa.py_buffer(info.stored_schema)), rules.partitioning)
         return str(name), accept(catalog, name, info.log_id, info.first_offset, str(uuid.uuid4()))

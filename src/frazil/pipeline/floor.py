@@ -2,7 +2,7 @@
 
 The mover tells in its file how far each table has each log. Whoever owns the log asks here before retention removes
 a segment. What the file does not say is not known, and nothing of it is removed. A mover that is never heard of again
-leaves its last word: nothing above it goes.
+leaves its last word: nothing above it goes. A topic that is not moved has no table to wait for.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ class TableFloor:
     """`always` is for an owner that has a mover. Without it, only a folder that a mover has told of has a floor."""
 
     def __init__(self, settings: Settings, *, always: bool = True) -> None:
+        self._settings = settings
         self._path = status_path(settings)
         self._always = always
         self._version: tuple[int, int] | None = None
@@ -26,6 +27,8 @@ class TableFloor:
 
     def __call__(self, log: TopicLog) -> int | None:
         """Asked for every topic in turn, so the file is read once for each time that it was written."""
+        if not self._settings.of_topic(log.name).enabled:
+            return None
         version = self._version_now()
         if version is None and not self._always:
             return None

@@ -1,4 +1,6 @@
-"""The mover: plan, run one Spark job, commit each table, report; again and again.
+"""The mover: plan, run a Spark job, commit each table, report; again and again.
+
+One job serves all topics of a tick, but for those with a statement of their own, which get a job each.
 
 The table is the checkpoint. What the mover remembers between ticks only saves it from asking; whatever it
 believes wrongly is refused by the pinned commit.
@@ -22,16 +24,22 @@ from frazil.core.clock import Clock
 from frazil.core.errors import FrazilError, RowsMissing
 from frazil.core.offsets import OffsetRange
 from frazil.core.settings import Settings
+from frazil.core.topic_settings import TopicRules
 from frazil.lake.commit import Committed, Moved
+from frazil.lake.files import TableFiles
 from frazil.lake.store import TableStore
 from frazil.lake.tables import TableName, table_of
 from frazil.log.info import LogInfo
-from frazil.pipeline.plan import RangeTask, Waiting, plan
+from frazil.pipeline.plan import RangeTask, Waiting, flush_bytes, plan
 from frazil.pipeline.source import LogSource
 from frazil.pipeline.spark import run_tasks, task_count
-from frazil.pipeline.work import RangeInput, RangeOutput
+from frazil.pipeline.transform import Statement, prepare, result_columns, run_statement
+from frazil.pipeline.work import LogRange, RangeInput, RangeOutput
 
 COMMITS_AT_ONCE = 8
+STATEMENTS_AT_ONCE = 4
+STATEMENT_REST_US = 10_000_000
+"""A statement that failed is not run again at once: its topic waits for a person, the others for Spark."""
 
 _log = logging.getLogger("frazil.pipeline")
 
@@ -64,6 +72,42 @@ class TickReport:
         return sum(topic.lag_rows for topic in self.topics.values())
 
 
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    """A log, and what the settings say of its topic."""
+
+    info: LogInfo
+    rules: TopicRules
+
+    @property
+    def name(self) -> str:
+        return str(self.info.topic)
+
+    @property
+    def table(self) -> TableName:
+        return table_of(self.info.topic)[0]
+
+    @property
+    def stored(self) -> pa.Schema:
+        return pa.ipc.read_schema(pa.py_buffer(self.info.stored_schema))
+
+    @property
+    def statement(self) -> Statement | None:
+        return None if self.rules.sql is None else Statement(self.rules.setting("sql"), self.rules.sql)
+
+    def report(self, table_end: int) -> TopicReport:
+        return TopicReport(self.name, self.info.log_id, str(self.table), self.info.durable_end, table_end, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """How a topic's statement failed, and until when it rests."""
+
+    message: str
+    table_end: int
+    until_us: int
+
+
 class Mover:
     def __init__(
         self,
@@ -81,36 +125,49 @@ class Mover:
         self._clock = clock
         self._wait = wait
         self._waits_since_us: dict[str, int] = {}
+        self._failed: dict[str, _Failed] = {}
+        self._columns: dict[tuple[Statement, bytes], pa.Schema] = {}
         self._tasks = task_count(session, settings.pipeline.tasks)
+        prepare(session, min(flush_bytes(writer) for writer in settings.writers()))
 
     def tick(self, *, all_of_it: bool = False) -> TickReport:
         """Move what is due. A topic that fails does not hold up the others: its error is in the report."""
         report = TickReport()
-        infos = {info.log_id: info for info in self._source.logs()}
-        waiting = [one for info in infos.values() if (one := self._waiting(info, report)) is not None]
-        tasks = plan(waiting, self._settings.writer, self._clock.now_us(), self._tasks(), all_of_it=all_of_it)
-        if not tasks:
-            return report
-        inputs = [[self._input(infos[piece.log_id], piece) for piece in task] for task in tasks]
-        outputs = run_tasks(self._session, inputs)
-        self._commit(infos, outputs, report)
+        topics, tasks_max = self._topics(), self._tasks()
+        waiting = [
+            one for topic in topics.values() if (one := self._waiting(topic, report, all_of_it=all_of_it)) is not None
+        ]
+        plain = [one for one in waiting if topics[one.log_id].statement is None]
+        tasks = plan(plain, self._clock.now_us(), tasks_max, all_of_it=all_of_it)
+        own = [one for one in waiting if topics[one.log_id].statement is not None]
+        jobs = [plan([one], self._clock.now_us(), tasks_max, all_of_it=all_of_it) for one in own]
+        outputs = self._run(topics, tasks, [job for job in jobs if job])
+        if outputs:
+            self._commit(topics, outputs, report)
         return report
 
     def forget(self) -> None:
         """Another may have moved meanwhile: what the tables were is asked anew."""
         self._tables.forget_all()
 
-    def _waiting(self, info: LogInfo, report: TickReport) -> Waiting | None:
-        name, _ = table_of(info.topic)
-        state = TopicReport(str(info.topic), info.log_id, str(name), info.durable_end, info.first_offset, 0.0)
-        report.topics[str(info.topic)] = state
+    def _topics(self) -> dict[str, _Topic]:
+        """Those that are to be moved, by log."""
+        logs = [_Topic(info, self._settings.of_topic(info.topic)) for info in self._source.logs()]
+        return {topic.info.log_id: topic for topic in logs if topic.rules.enabled}
+
+    def _waiting(self, topic: _Topic, report: TickReport, *, all_of_it: bool) -> Waiting | None:
+        info = topic.info
+        state = report.topics[topic.name] = topic.report(info.first_offset)
         if info.durable_end == info.first_offset == 0:
             return None
+        failed = self._failed.get(info.log_id)
+        if failed is not None and not all_of_it and self._clock.now_us() < failed.until_us:
+            state.error, state.table_end = failed.message, failed.table_end
+            return None
         try:
-            start = self._start(info, name)
+            start = self._start(topic)
         except FrazilError as error:
-            state.error = error.message
-            _log.error("%s: %s", info.topic, error)
+            self._fail(topic, state, error.message)
             return None
         state.table_end = start
         if start >= info.durable_end:
@@ -118,56 +175,102 @@ class Mover:
             return None
         state.lag_bytes = (info.durable_end - start) * info.bytes_per_row
         since_us = self._waits_since_us.setdefault(info.log_id, self._clock.now_us())
-        return Waiting(info.log_id, OffsetRange(start, info.durable_end), info.bytes_per_row, since_us)
+        todo = OffsetRange(start, info.durable_end)
+        return Waiting(info.log_id, todo, info.bytes_per_row, since_us, topic.rules.writer)
 
-    def _start(self, info: LogInfo, name: TableName) -> int:
+    def _start(self, topic: _Topic) -> int:
         """Where the table ends, or `RowsMissing` if the log no longer begins there."""
-        stored = pa.ipc.read_schema(pa.py_buffer(info.stored_schema))
-        self._tables.ensure(name, stored)
+        info, name = topic.info, topic.table
+        if topic.statement is None:
+            self._tables.ensure(name, topic.stored, topic.rules.partitioning)
+        else:
+            columns = self._result_columns(topic, topic.statement)
+            self._tables.ensure_result(name, columns, topic.rules.partitioning)
         token = self._tables.token(name, info.log_id)
         end = 0 if token is None else token.end
         if end < info.first_offset:
-            raise RowsMissing(str(info.topic), str(name), end, info.first_offset)
+            raise RowsMissing(topic.name, str(name), end, info.first_offset)
         return end
 
-    def _input(self, info: LogInfo, piece: RangeTask) -> RangeInput:
-        name, partition = table_of(info.topic)
-        return RangeInput(
-            str(info.topic),
+    def _result_columns(self, topic: _Topic, statement: Statement) -> pa.Schema:
+        """Asked of Spark once for each statement and form of the rows."""
+        key = (statement, topic.info.stored_schema)
+        if key not in self._columns:
+            self._columns[key] = result_columns(self._session, statement, topic.stored)
+        return self._columns[key]
+
+    def _fail(self, topic: _Topic, state: TopicReport, message: str) -> None:
+        state.error = message
+        _log.error("%s: %s", topic.name, message)
+        if topic.statement is not None:
+            until_us = self._clock.now_us() + STATEMENT_REST_US
+            self._failed[topic.info.log_id] = _Failed(message, state.table_end, until_us)
+
+    def _run(
+        self, topics: dict[str, _Topic], tasks: list[list[RangeTask]], jobs: list[list[list[RangeTask]]]
+    ) -> list[RangeOutput]:
+        """One job for all the tasks, and beside it one for each topic with a statement."""
+        pieces = [piece for packed in (tasks, *jobs) for task in packed for piece in task]
+        names = {topics[piece.log_id].table for piece in pieces}
+        tables = {name: self._tables.files_of(name) for name in names}
+        with ThreadPoolExecutor(STATEMENTS_AT_ONCE) as pool:
+            own = [pool.submit(self._run_statement, topics[job[0][0].log_id], job, tables) for job in jobs]
+            inputs = [[self._input(topics[piece.log_id], piece, tables) for piece in task] for task in tasks]
+            outputs = run_tasks(self._session, inputs)
+        return [*outputs, *(statement.result() for statement in own)]
+
+    def _run_statement(
+        self, topic: _Topic, job: list[list[RangeTask]], tables: dict[TableName, TableFiles]
+    ) -> RangeOutput:
+        assert topic.statement is not None
+        return run_statement(
+            self._session,
+            topic.statement,
+            [[self._range(topic, piece) for piece in task] for task in job],
+            topic.stored,
+            self._result_columns(topic, topic.statement),
+            tables[topic.table],
+            flush_bytes(topic.rules.writer),
+        )
+
+    def _input(self, topic: _Topic, piece: RangeTask, tables: dict[TableName, TableFiles]) -> RangeInput:
+        return RangeInput(self._range(topic, piece), tables[topic.table], flush_bytes(topic.rules.writer))
+
+    def _range(self, topic: _Topic, piece: RangeTask) -> LogRange:
+        info = topic.info
+        return LogRange(
+            topic.name,
             info.log_id,
-            partition,
+            table_of(info.topic)[1],
             piece.range,
             tuple(_files_of(info, piece.range)),
             info.stored_schema,
             self._source.address,
-            self._tables.metadata_json(name),
-            self._tables.io_properties(name),
         )
 
-    def _commit(self, infos: dict[str, LogInfo], outputs: Sequence[RangeOutput], report: TickReport) -> None:
+    def _commit(self, topics: dict[str, _Topic], outputs: Sequence[RangeOutput], report: TickReport) -> None:
         moves: dict[TableName, list[Moved]] = defaultdict(list)
         by_log: dict[str, list[RangeOutput]] = defaultdict(list)
         for output in outputs:
             by_log[output.log_id].append(output)
         for log_id, pieces in by_log.items():
-            name, _ = table_of(infos[log_id].topic)
+            topic = topics[log_id]
             whole, rest, error = _whole_part(pieces)
             if error is not None:
-                report.topics[str(infos[log_id].topic)].error = error
-                _log.error("%s: %s", infos[log_id].topic, error)
-                self._tables.drop(name, [file for piece in rest for file in piece.files])
+                self._fail(topic, report.topics[topic.name], error)
+                self._tables.drop(topic.table, [file for piece in rest for file in piece.files])
             if whole:
-                moves[name].append(_joined(whole))
+                moves[topic.table].append(_joined(whole))
         with ThreadPoolExecutor(COMMITS_AT_ONCE) as pool:
             commits = {name: pool.submit(self._commit_table, name, each) for name, each in moves.items()}
         for name, commit in commits.items():
             try:
-                self._note(infos, commit.result(), report)
+                self._note(topics, commit.result(), report)
             except FrazilError as error:
                 _log.error("%s: %s", name, error)
                 self._tables.forget(name)
                 for move in moves[name]:
-                    report.topics[str(infos[move.log_id].topic)].error = error.message
+                    report.topics[topics[move.log_id].name].error = error.message
 
     def _commit_table(self, name: TableName, moves: Sequence[Moved]) -> Committed:
         return self._tables.commit(name, moves, str(uuid.uuid4()), self._back_off)
@@ -175,14 +278,16 @@ class Mover:
     def _back_off(self, attempt: int) -> None:
         self._wait(min(5.0, 0.05 * 2**attempt))
 
-    def _note(self, infos: dict[str, LogInfo], committed: Committed, report: TickReport) -> None:
+    def _note(self, topics: dict[str, _Topic], committed: Committed, report: TickReport) -> None:
         report.commits += 1 if committed.mine else 0
         for move in committed.mine:
+            topic = topics[move.log_id]
             report.rows += move.rows
             self._waits_since_us.pop(move.log_id, None)
-            state = report.topics[str(infos[move.log_id].topic)]
+            self._failed.pop(move.log_id, None)
+            state = report.topics[topic.name]
             state.table_end = move.end
-            state.lag_bytes = (state.log_end - move.end) * infos[move.log_id].bytes_per_row
+            state.lag_bytes = (state.log_end - move.end) * topic.info.bytes_per_row
 
 
 def _files_of(info: LogInfo, wanted: OffsetRange) -> list[tuple[int, Path]]:
@@ -216,4 +321,5 @@ def _joined(outputs: Sequence[RangeOutput]) -> Moved:
         tuple(file for output in ordered for file in output.files),
         sum(output.rows for output in ordered),
         ",".join(f"{output.range.start}-{output.range.end}:{output.checksum:08x}" for output in ordered),
+        transformed=any(output.transformed for output in ordered),
     )

@@ -1,4 +1,4 @@
-"""What to move next: a pure decision from what each log has, what each table says, and the writer's knobs."""
+"""What to move next: a pure decision from what each log has, what each table says, and the topic's knobs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from frazil.core.lake_settings import WriterSettings
 from frazil.core.offsets import OffsetRange
 
-TASK_SHARE = 4
-"""A range takes at most this part of `max_memory_bytes`: it is held as Arrow, as columns and as Parquet at once."""
+TASK_SHARE = 8
+"""A task gathers at most this part of `max_memory_bytes`: rows are held as read, by partition and as Parquet, and
+what was freed is not given back at once. `docs/decisions/0016` has the figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class Waiting:
     range: OffsetRange
     bytes_per_row: float
     waits_since_us: int
+    writer: WriterSettings
 
     @property
     def size_bytes(self) -> float:
@@ -36,8 +38,14 @@ class RangeTask:
     size_bytes: float
 
 
-def is_due(waiting: Waiting, writer: WriterSettings, now_us: int) -> bool:
+def flush_bytes(writer: WriterSettings) -> int:
+    """How much a task gathers before it writes files. What a range really has may be far from the average."""
+    return writer.max_memory_bytes // TASK_SHARE
+
+
+def is_due(waiting: Waiting, now_us: int) -> bool:
     """Enough rows, enough bytes, or the oldest has waited long enough: whichever comes first."""
+    writer = waiting.writer
     return (
         len(waiting.range) >= writer.batch_size
         or waiting.size_bytes >= writer.max_memory_bytes
@@ -45,10 +53,9 @@ def is_due(waiting: Waiting, writer: WriterSettings, now_us: int) -> bool:
     )
 
 
-def cut(waiting: Waiting, writer: WriterSettings, ranges_max: int) -> list[RangeTask]:
-    """Ranges of even size that fit a task's memory, from the oldest row on; what is beyond `ranges_max` waits."""
-    limit_bytes = writer.max_memory_bytes / TASK_SHARE
-    rows_max = max(1, int(limit_bytes / max(1.0, waiting.bytes_per_row)))
+def cut(waiting: Waiting, ranges_max: int) -> list[RangeTask]:
+    """Ranges of even size that make about one file each, from the oldest row on; what is beyond `ranges_max` waits."""
+    rows_max = max(1, int(flush_bytes(waiting.writer) / max(1.0, waiting.bytes_per_row)))
     start, end = waiting.range.start, min(waiting.range.end, waiting.range.start + rows_max * ranges_max)
     pieces = -(-(end - start) // rows_max)
     bounds = [start + (end - start) * index // pieces for index in range(pieces + 1)]
@@ -71,14 +78,8 @@ def pack(ranges: Iterable[RangeTask], tasks: int) -> list[list[RangeTask]]:
 
 
 def plan(
-    waiting: Sequence[Waiting],
-    writer: WriterSettings,
-    now_us: int,
-    tasks: int,
-    *,
-    all_of_it: bool = False,
-    ranges_max: int = 64,
+    waiting: Sequence[Waiting], now_us: int, tasks: int, *, all_of_it: bool = False, ranges_max: int = 64
 ) -> list[list[RangeTask]]:
     """The tasks of one tick; empty if nothing is due."""
-    due = [one for one in waiting if all_of_it or is_due(one, writer, now_us)]
-    return pack([piece for one in due for piece in cut(one, writer, ranges_max)], tasks) if due else []
+    due = [one for one in waiting if all_of_it or is_due(one, now_us)]
+    return pack([piece for one in due for piece in cut(one, ranges_max)], tasks) if due else []

@@ -157,7 +157,7 @@ def _said(error: Exception) -> str:
 
 def poll_seconds(settings: Settings) -> float:
     """How often the logs are asked for: often enough that `flush_interval_ms` means what it says."""
-    wanted = settings.writer.flush_interval_ms / 1_000 / POLLS_IN_AN_INTERVAL
+    wanted = min(writer.flush_interval_ms for writer in settings.writers()) / 1_000 / POLLS_IN_AN_INTERVAL
     return min(POLL_SECONDS_MAX, max(POLL_SECONDS_MIN, wanted))
 
 

@@ -120,7 +120,7 @@ def run_tasks(session: SparkSession, tasks: Sequence[Sequence[RangeInput]]) -> l
     if not tasks:
         return []
     frame = session.range(0, len(tasks), 1, len(tasks))
-    moved = frame.mapInArrow(run_in_task(pickle.dumps([list(task) for task in tasks])), "output binary")  # type: ignore[arg-type]
+    moved = frame.mapInArrow(run_in_task(tasks), "output binary")  # type: ignore[arg-type]
     return [pickle.loads(row.output) for row in moved.collect()]  # noqa: S301 - made by our own tasks
 
 

@@ -59,7 +59,7 @@ def pipeline_status(settings: Settings, clock: Clock) -> PipelineStatus:
     logs, problems = _logs(settings)
     told = read_status(settings, clock) or {}
     look = TableLook(settings)
-    topics = [_topic(info, look, told, clock.now_us()) for info in logs]
+    topics = [_topic(info, look, told, clock.now_us()) for info in logs if settings.of_topic(info.topic).enabled]
     topics += [_unreadable(name, problem) for name, problem in problems.items()]
     mover = told.get("state", "never ran")
     lives = mover in ("starting", "running")
@@ -70,7 +70,8 @@ def pipeline_status(settings: Settings, clock: Clock) -> PipelineStatus:
 def lag_bytes(settings: Settings, logs: Sequence[LogInfo]) -> int:
     """What waits to be moved, about: for a progress bar."""
     look = TableLook(settings)
-    return sum(int(_behind(info, look.at(table_of(info.topic)[0], info.log_id)) * info.bytes_per_row) for info in logs)
+    moved = [info for info in logs if settings.of_topic(info.topic).enabled]
+    return sum(int(_behind(info, look.at(table_of(info.topic)[0], info.log_id)) * info.bytes_per_row) for info in moved)
 
 
 def _logs(settings: Settings) -> tuple[list[LogInfo], dict[str, str]]:

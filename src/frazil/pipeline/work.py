@@ -6,9 +6,8 @@ A task commits nothing. If it dies, or its answer is lost, it leaves files that 
 from __future__ import annotations
 
 import pickle
-import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,15 +15,15 @@ import pyarrow as pa
 from frazil.core.errors import FrazilError
 from frazil.core.offsets import OffsetRange
 from frazil.lake.checksum import RowsChecksum
-from frazil.lake.files import DataFile, write_data_files
+from frazil.lake.files import DataFile, DataFileWriter, TableFiles
 from frazil.lake.reasons import reason
 from frazil.lake.tables import table_rows
 from frazil.topics.logs import read_anywhere
 
 
 @dataclass(frozen=True, slots=True)
-class RangeInput:
-    """All that a task needs to move one range: it asks nobody but the log's owner."""
+class LogRange:
+    """All that a task needs to read one range: it asks nobody but the log's owner."""
 
     topic: str
     log_id: str
@@ -33,9 +32,20 @@ class RangeInput:
     files: tuple[tuple[int, Path], ...]
     stored_schema: bytes
     owner: str | None
-    table_metadata: str
-    io_properties: dict[str, str] = field(repr=False)
-    """With secrets: for the task, and never printed."""
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """As they were stored, with their offsets: from the files where they are at hand, else from the owner."""
+        stored = pa.ipc.read_schema(pa.py_buffer(self.stored_schema))
+        return read_anywhere(self.owner, self.topic, self.log_id, self.files, self.range, stored)
+
+
+@dataclass(frozen=True, slots=True)
+class RangeInput:
+    """A range to move, and the table to write it for."""
+
+    source: LogRange
+    table: TableFiles
+    flush_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +58,7 @@ class RangeOutput:
     rows: int = 0
     checksum: int = 0
     error: str | None = None
+    transformed: bool = False
 
 
 def move_range(work: RangeInput) -> RangeOutput:
@@ -55,34 +66,33 @@ def move_range(work: RangeInput) -> RangeOutput:
     try:
         return _move(work)
     except (FrazilError, OSError, pa.ArrowException) as error:
-        return RangeOutput(work.log_id, work.range, error=reason(error, work.io_properties))
+        why = reason(error, work.table.io_properties)
+        return RangeOutput(work.source.log_id, work.source.range, error=why)
 
 
 def _move(work: RangeInput) -> RangeOutput:
-    checksum = RowsChecksum()
-    batches = []
-    for rows in _rows(work):
+    source, checksum = work.source, RowsChecksum()
+    writer = DataFileWriter(work.table, work.flush_bytes)
+    for rows in source.rows():
         checksum.add(rows)
-        batches.append(table_rows(rows, work.partition))
-    table = pa.Table.from_batches(batches)
-    assert table.num_rows == len(work.range)
-    files = write_data_files(work.table_metadata, work.io_properties, table, uuid.uuid4())
-    return RangeOutput(work.log_id, work.range, tuple(files), table.num_rows, checksum.value())
+        writer.add(table_rows(rows, source.partition))
+    files = writer.close()
+    assert writer.rows == len(source.range)
+    return RangeOutput(source.log_id, source.range, files, writer.rows, checksum.value())
 
 
-def _rows(work: RangeInput) -> Iterator[pa.RecordBatch]:
-    stored = pa.ipc.read_schema(pa.py_buffer(work.stored_schema))
-    return read_anywhere(work.owner, work.topic, work.log_id, work.files, work.range, stored)
+def run_in_task(tasks: Sequence[Sequence[RangeInput]]) -> object:
+    """The function for `mapInArrow`: each id names a task; its outputs come back pickled, one row a range.
 
-
-def run_in_task(tasks: bytes) -> object:
-    """The function for `mapInArrow`: each id names a task; its outputs come back pickled, one row a range."""
+    Each task's work is pickled by itself: what belongs to the others is sent to it, but never unpacked.
+    """
+    packed = [pickle.dumps(list(task)) for task in tasks]
 
     def run(ids: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        work: list[list[RangeInput]] = pickle.loads(tasks)  # noqa: S301 - made by our own driver
         for batch in ids:
             for number in batch.column(0).to_pylist():
-                outputs = [pickle.dumps(move_range(one)) for one in work[number]]
+                work: list[RangeInput] = pickle.loads(packed[number])  # noqa: S301 - made by our own driver
+                outputs = [pickle.dumps(move_range(one)) for one in work]
                 yield pa.RecordBatch.from_arrays([pa.array(outputs, pa.binary())], names=["output"])
 
     return run

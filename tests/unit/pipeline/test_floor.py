@@ -6,6 +6,7 @@ from pathlib import Path
 
 import frazil
 from frazil.core.json_file import write_json
+from frazil.core.topic_settings import TopicSettings
 from frazil.pipeline.floor import TableFloor
 from frazil.pipeline.status_file import status_path
 
@@ -32,3 +33,16 @@ def test_nothing_goes_before_the_mover_said_that_the_table_has_it(tmp_path: Path
         tell(topic.log.log_id, 30)
         storage.maintain()
         assert 0 < topic.stats().first_offset <= 30
+
+
+def test_a_topic_that_is_not_moved_waits_for_no_table(tmp_path: Path) -> None:
+    wal = frazil.WalSettings(max_file_size=64 * KIB, retention=frazil.RetentionSettings(bytes=1))
+    settings = frazil.Settings(data=tmp_path, wal=wal, topics={"/tmp/*": TopicSettings(enabled=False)})
+    with frazil.open(settings) as storage:
+        storage.floor_of = TableFloor(settings)
+        topics = [storage.topic(name) for name in ("/tmp/a-part-0", "/default/a")]
+        for _ in range(60):
+            for topic in topics:
+                topic.publish(bytes(4 * KIB))
+        storage.maintain()
+        assert [topic.stats().first_offset > 0 for topic in topics] == [True, False]

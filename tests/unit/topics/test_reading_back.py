@@ -195,7 +195,7 @@ def test_partitions_share_a_table(storage: frazil.Storage, mover: HandMover) -> 
         mover.move(topic)
         remove_what_the_table_has(storage, topic, 2_000)
     table = mover.table(topics[0])
-    rewrite(table, rows_of(table, [("_offset", "ascending"), ("_partition", "descending")]), [999])
+    rewrite(table, rows_of(table, [("_offset", "ascending"), ("_topic_partition", "descending")]), [999])
     for topic in topics:
         assert topic.stats().first_offset > 0
         assert read(topic) == list(range(2_000))
