@@ -26,7 +26,7 @@ from parts.spark import SPARK, SparkCluster
 
 ROWS = 5_000
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_executors_that_do_not_see_the_owners_disk_fetch_rows_from_it(cluster: SparkCluster, tmp_path: Path) -> None:
