@@ -44,7 +44,7 @@ def drained(place: Place, publisher: Publisher, *movers: subprocess.Popen[bytes]
     return count
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_one_mover_leads_and_another_takes_over_when_it_is_killed_stopped_or_ended(
     connect: str, tmp_path: Path
 ) -> None:
@@ -105,7 +105,7 @@ def kill_executors(cluster: SparkCluster, folder: Path, rounds: int) -> None:
     assert_every_row_once(place, count)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_no_row_is_lost_or_doubled_when_executors_are_killed(cluster: SparkCluster, tmp_path: Path) -> None:
     kill_executors(cluster, tmp_path, rounds=3)
 

@@ -16,7 +16,7 @@ import frazil
 from parts.movers import DEADLINE_SECONDS, TOPIC, command, environment, make_place
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_catch_up_on_a_terminal_shows_a_progress_bar(tmp_path: Path) -> None:
     """Small memory makes ticks of 64 MiB: the bar is there after the first."""
     place = make_place(tmp_path / "data", tmp_path / "lake", writer={"max_memory_bytes": 4 * 2**20})

@@ -26,7 +26,7 @@ from parts.spark import SPARK, SparkCluster
 
 ROWS = 5_000
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_executors_that_do_not_see_the_owners_disk_fetch_rows_from_it(cluster: SparkCluster, tmp_path: Path) -> None:
@@ -78,6 +78,7 @@ def test_no_secret_is_in_the_event_log_of_spark(connect: str, parts_folder: Path
     events = [path for path in (parts_folder / "connect" / "events").rglob("*") if path.is_file()]
     text = b"".join(path.read_bytes() for path in events)
     assert b"SparkListenerJobStart" in text
+    assert b"SparkListenerConnectOperationStarted" in text, "the plan, with the tasks in it, was not told of"
     assert SECRET.encode() not in text
     assert SECRET not in (parts_folder / "connect" / "server.log").read_text(encoding="utf-8")
 

@@ -26,7 +26,7 @@ from frazil.pipeline.status_file import read_status
 from frazil.serve.flight import flight_door
 from frazil.serve.movers import MoverActions
 
-DEADLINE_SECONDS = 110
+DEADLINE_SECONDS = 240
 TOPIC = "/default/orders"
 TABLE = "default.orders"
 SECRET = "a-s3cret-that-nobody-prints"
