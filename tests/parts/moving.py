@@ -12,7 +12,7 @@ import frazil
 from frazil.core.rows import stored_schema
 from frazil.core.settings import Settings
 from frazil.lake.catalog import catalog_properties, open_catalog
-from frazil.lake.checksum import RowsChecksum
+from frazil.lake.checksum import RowsChecksum, joined
 from frazil.lake.commit import Moved
 from frazil.lake.files import write_data_files
 from frazil.lake.store import TableStore
@@ -33,7 +33,8 @@ class HandMover:
         return table_of(topic.log.name)[0]
 
     def end(self, topic: frazil.Topic) -> int:
-        token = self.tables.token(self.name(topic), topic.log.log_id)
+        name, partition = table_of(topic.log.name)
+        token = self.tables.token(name, topic.log.log_id, partition)
         return 0 if token is None else token.end
 
     def move(self, topic: frazil.Topic, end: int | None = None, files: int = 1) -> int:
@@ -43,7 +44,7 @@ class HandMover:
         start, end = self.end(topic), topic.stats().end if end is None else end
         if start >= end:
             return start
-        written, crcs = [], []
+        written, crcs, streams = [], [], {}
         bounds = sorted({start + (end - start) * at // files for at in range(files + 1)})
         for low, high in itertools.pairwise(bounds):
             checksum, batches = RowsChecksum(low), []
@@ -51,9 +52,10 @@ class HandMover:
                 checksum.add(rows)
                 batches.append(table_rows(rows, partition))
             crcs.append(f"{low}-{high}:{checksum.value():08x}")
-            metadata, io = self.tables.metadata_json(name), self.tables.io_properties(name)
-            written += write_data_files(metadata, io, pa.Table.from_batches(batches), uuid.uuid4())
-        moved = Moved(topic.log.log_id, start, end, tuple(written), end - start, ",".join(crcs))
+            streams = joined(streams, checksum.streams())
+            made = self.tables.files_of(name)
+            written += write_data_files(made.metadata, made.io_properties, pa.Table.from_batches(batches), uuid.uuid4())
+        moved = Moved(topic.log.log_id, start, end, tuple(written), end - start, ",".join(crcs), partition, streams)
         self.tables.commit(name, [moved], str(uuid.uuid4()), lambda _: None)
         return end
 

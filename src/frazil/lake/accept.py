@@ -10,9 +10,10 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 
 from frazil.core.errors import LakeUnavailable
+from frazil.core.offsets import OffsetRange
 from frazil.lake.commit import pinned_change
 from frazil.lake.tables import TableName
-from frazil.lake.token import end_key, move_key, said_by_snapshots
+from frazil.lake.token import end_key, gaps, gaps_key, move_key, said_by_snapshots, sum_key
 
 
 def accept(catalog: Catalog, name: TableName, log_id: str, first_offset: int, move_id: str) -> int:
@@ -21,8 +22,11 @@ def accept(catalog: Catalog, name: TableName, log_id: str, first_offset: int, mo
         table = catalog.load_table(name.identifier)
     except NoSuchTableError:
         raise LakeUnavailable("catalog", f"{name} is not there yet", "run the pipeline once, it makes it") from None
-    end = max(said_by_snapshots(table, log_id) or 0, first_offset)
-    token = {end_key(log_id): str(end), move_key(log_id): move_id}
+    has = said_by_snapshots(table, log_id) or 0
+    end = max(has, first_offset)
+    token = {end_key(log_id): str(end), move_key(log_id): move_id, sum_key(log_id): "{}"}
+    missing = [*gaps(table, log_id), *([OffsetRange(has, end)] if has < end else [])]
+    token[gaps_key(log_id)] = ",".join(f"{gap.start}-{gap.end}" for gap in missing if gap.end <= end)
     change = pinned_change(table, [], token, {f"frazil.{log_id}.accepted": str(end)})
     try:
         catalog.commit_table(table, change.requirements, change.updates)

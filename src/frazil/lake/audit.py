@@ -122,7 +122,7 @@ def recorded_ranges(table: Table, log_id: str) -> list[RecordedRange]:
 def recorded_sum(table: Table, log_id: str) -> dict[str, Stream] | None:
     """The checksum of all rows that the table ever got of a log; None if none was recorded."""
     text = table.metadata.properties.get(sum_key(log_id))
-    return None if text is None else from_text(text)
+    return from_text(text) or None if text else None
 
 
 class ContentAudit:
@@ -143,7 +143,9 @@ class ContentAudit:
         """Rows that go on from those before; after a jump, ranges that it cut are left unchecked."""
         first = rows.column(0)[0].as_py()
         if first != self._at:
-            self._open, self._total = [], None
+            self._open = []
+            if self._sums and min(self._sums) < first:
+                self._total = None
         self._at = first + rows.num_rows
         self._add_to_sums(rows, first)
         while self._recorded and self._recorded[0].range.start < self._at:
@@ -174,7 +176,7 @@ class ContentAudit:
         """Each column from the offset on where it first came."""
         if self._total is None:
             return
-        if not self._sums:
+        if not self._columns:
             starts = {name: self._total[f"{name}?"].start for name in rows.schema.names if f"{name}?" in self._total}
             for name, start in starts.items():
                 self._columns.setdefault(start, []).append(name)

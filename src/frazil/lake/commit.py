@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -36,10 +36,11 @@ from pyiceberg.table.update import AssertTableUUID, SetPropertiesUpdate, TableRe
 
 from frazil.core.errors import LakeUnavailable
 from frazil.lake.append import Append
+from frazil.lake.checksum import Streams, from_text, joined, to_text
 from frazil.lake.reasons import reason
 from frazil.lake.store_errors import is_of_store, lake_error, store_error
 from frazil.lake.tables import TableName
-from frazil.lake.token import TRANSFORMED, Token, end_key, move_key, read_token
+from frazil.lake.token import TRANSFORMED, Token, end_key, move_key, partition_key, read_token, sum_key
 
 ATTEMPTS_MAX = 20
 LOOKS_MAX = 8
@@ -59,6 +60,9 @@ class Moved:
     files: tuple[DataFile, ...]
     rows: int
     checksum: str
+    partition: int = 0
+    streams: Streams = field(default_factory=dict)
+    """Checksums of the rows that join those of the table so far."""
     transformed: bool = False
     """Whether the rows are the result of a statement: then no checksum can speak of them."""
 
@@ -244,12 +248,15 @@ def _pinned(table: Table, moves: Sequence[Moved], move_id: str) -> Change:
     for move in moves:
         tokens[end_key(move.log_id)] = str(move.end)
         tokens[move_key(move.log_id)] = move_id
+        tokens[partition_key(move.log_id)] = str(move.partition)
         summary[f"frazil.{move.log_id}.start"] = str(move.start)
         summary[f"frazil.{move.log_id}.rows"] = str(move.rows)
         if move.transformed:
             tokens[TRANSFORMED] = "true"
         else:
             summary[f"frazil.{move.log_id}.crc"] = move.checksum
+            so_far = from_text(table.metadata.properties.get(sum_key(move.log_id), "{}"))
+            tokens[sum_key(move.log_id)] = to_text(joined(so_far, move.streams))
     return pinned_change(table, [file for move in moves for file in move.files], tokens, summary)
 
 

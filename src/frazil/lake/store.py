@@ -29,7 +29,7 @@ from frazil.lake.tables import (
     shown_partitioning,
     table_columns,
 )
-from frazil.lake.token import TRANSFORMED, Token, read_token
+from frazil.lake.token import TRANSFORMED, Token, earlier_log, ends, is_transformed, read_token
 
 _log = logging.getLogger("frazil.lake")
 
@@ -53,8 +53,18 @@ class TableStore:
         """The table with all columns that a statement yields."""
         self._ensure(name, columns, UNPARTITIONED, partitioning, is_result=True)
 
-    def token(self, name: TableName, log_id: str) -> Token | None:
-        return read_token(self._tables[name], log_id)
+    def token(self, name: TableName, log_id: str, partition: int) -> Token | None:
+        """How far the table has a log; `TableRefused` if it has rows of another by the same topic and partition."""
+        table = self._tables[name]
+        earlier = None if is_transformed(table) else earlier_log(table, log_id, partition)
+        if earlier is not None:
+            raise TableRefused(
+                f"{name} holds the rows of an earlier topic of that name (log {earlier}, up to offset "
+                f"{ends(table)[earlier]}), whose offsets would be doubled; rename or drop the table",
+                table=str(name),
+                log_id=earlier,
+            )
+        return read_token(table, log_id)
 
     def metadata_json(self, name: TableName) -> str:
         return metadata_for_tasks(self._tables[name].metadata)

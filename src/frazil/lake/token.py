@@ -2,6 +2,7 @@
 
     frazil.{log id}.end    the offset up to which the table holds the log
     frazil.{log id}.move   which move set it, so that a writer knows its own after a lost answer
+    frazil.{log id}.partition   which partition of the topic the log is
     frazil.{log id}.sum    the checksum of all rows that the table ever got of the log
     frazil.{log id}.gaps   ranges that are missing, and that a person has accepted as such
     frazil.transformed     true if rows are the result of a statement: the table is not the topic as it was
@@ -48,6 +49,10 @@ def sum_key(log_id: str) -> str:
     return f"frazil.{log_id}.sum"
 
 
+def partition_key(log_id: str) -> str:
+    return f"frazil.{log_id}.partition"
+
+
 def gaps_key(log_id: str) -> str:
     return f"frazil.{log_id}.gaps"
 
@@ -68,6 +73,20 @@ def ends(table: Table) -> dict[str, int]:
     properties = table.metadata.properties
     found = ((_END.fullmatch(name), value) for name, value in properties.items())
     return {match["log_id"]: int(value) for match, value in found if match is not None}
+
+
+def logs(table: Table) -> dict[str, int]:
+    """The logs that the table has rows of, and their partitions."""
+    found = {}
+    for log_id in ends(table):
+        found[log_id] = int(table.metadata.properties.get(partition_key(log_id), 0))
+    return found
+
+
+def earlier_log(table: Table, log_id: str, partition: int) -> str | None:
+    """Another log whose rows have that partition: a topic that was deleted and made again has offsets of its own."""
+    others = [other for other, its in logs(table).items() if other != log_id and its == partition]
+    return others[0] if others else None
 
 
 def read_token(table: Table, log_id: str) -> Token | None:

@@ -8,6 +8,7 @@ believes wrongly is refused by the pinned commit.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import uuid
@@ -25,6 +26,7 @@ from frazil.core.errors import FrazilError, RowsMissing
 from frazil.core.offsets import OffsetRange
 from frazil.core.settings import Settings
 from frazil.core.topic_settings import TopicRules
+from frazil.lake.checksum import joined, value
 from frazil.lake.commit import Committed, Moved
 from frazil.lake.files import TableFiles
 from frazil.lake.store import TableStore
@@ -186,7 +188,7 @@ class Mover:
         else:
             columns = self._result_columns(topic, topic.statement)
             self._tables.ensure_result(name, columns, topic.rules.partitioning)
-        token = self._tables.token(name, info.log_id)
+        token = self._tables.token(name, info.log_id, table_of(info.topic)[1])
         end = 0 if token is None else token.end
         if end < info.first_offset:
             raise RowsMissing(topic.name, str(name), end, info.first_offset)
@@ -260,7 +262,7 @@ class Mover:
                 self._fail(topic, report.topics[topic.name], error)
                 self._tables.drop(topic.table, [file for piece in rest for file in piece.files])
             if whole:
-                moves[topic.table].append(_joined(whole))
+                moves[topic.table].append(_joined(whole, table_of(topic.info.topic)[1]))
         with ThreadPoolExecutor(COMMITS_AT_ONCE) as pool:
             commits = {name: pool.submit(self._commit_table, name, each) for name, each in moves.items()}
         for name, commit in commits.items():
@@ -309,7 +311,7 @@ def _whole_part(pieces: Sequence[RangeOutput]) -> tuple[list[RangeOutput], list[
     return ordered, [], None
 
 
-def _joined(outputs: Sequence[RangeOutput]) -> Moved:
+def _joined(outputs: Sequence[RangeOutput], partition: int) -> Moved:
     """The pieces of one log as one move: they were cut from one range, so they join."""
     ordered = sorted(outputs, key=lambda output: output.range.start)
     for left, right in itertools.pairwise(ordered):
@@ -320,6 +322,8 @@ def _joined(outputs: Sequence[RangeOutput]) -> Moved:
         ordered[-1].range.end,
         tuple(file for output in ordered for file in output.files),
         sum(output.rows for output in ordered),
-        ",".join(f"{output.range.start}-{output.range.end}:{output.checksum:08x}" for output in ordered),
+        ",".join(f"{output.range.start}-{output.range.end}:{value(output.streams):08x}" for output in ordered),
+        partition,
+        functools.reduce(joined, (output.streams for output in ordered)),
         transformed=any(output.transformed for output in ordered),
     )

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 
 from frazil.core.errors import FrazilError
 from frazil.core.offsets import OffsetRange
-from frazil.lake.checksum import RowsChecksum
+from frazil.lake.checksum import RowsChecksum, Streams
 from frazil.lake.files import DataFile, DataFileWriter, TableFiles
 from frazil.lake.reasons import reason
 from frazil.lake.tables import table_rows
@@ -56,7 +56,7 @@ class RangeOutput:
     range: OffsetRange
     files: tuple[DataFile, ...] = ()
     rows: int = 0
-    checksum: int = 0
+    streams: Streams = field(default_factory=dict)
     error: str | None = None
     transformed: bool = False
 
@@ -71,14 +71,14 @@ def move_range(work: RangeInput) -> RangeOutput:
 
 
 def _move(work: RangeInput) -> RangeOutput:
-    source, checksum = work.source, RowsChecksum()
+    source, checksum = work.source, RowsChecksum(work.source.range.start)
     writer = DataFileWriter(work.table, work.flush_bytes)
     for rows in source.rows():
         checksum.add(rows)
         writer.add(table_rows(rows, source.partition))
     files = writer.close()
     assert writer.rows == len(source.range)
-    return RangeOutput(source.log_id, source.range, files, writer.rows, checksum.value())
+    return RangeOutput(source.log_id, source.range, files, writer.rows, checksum.streams())
 
 
 def run_in_task(tasks: Sequence[Sequence[RangeInput]]) -> object:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from frazil.core.offsets import OffsetRange
+from frazil.lake.files import TableFiles
 from frazil.pipeline.spark import SparkPlace, driver_address, spark_place
-from frazil.pipeline.work import RangeInput
+from frazil.pipeline.work import LogRange, RangeInput
 
 
 def test_without_a_word_spark_runs_within() -> None:
@@ -39,5 +40,6 @@ def test_an_address_that_spark_was_given_is_not_touched() -> None:
 
 
 def test_the_input_of_a_task_does_not_print_its_secrets() -> None:
-    work = RangeInput("/a/b", "id", 0, OffsetRange(0, 1), (), b"", None, "{}", {"token": "a-s3cret"})
+    source = LogRange("/a/b", "id", 0, OffsetRange(0, 1), (), b"", None)
+    work = RangeInput(source, TableFiles("{}", {"token": "a-s3cret"}), 1)
     assert "a-s3cret" not in repr(work)
