@@ -47,8 +47,9 @@ format: setup ## Put the code in order
 	@$(BIN)/ruff format
 
 .PHONY: bench
-bench: setup ## Measure the log beside the limits of this machine's disk
+bench: setup parts ## Measure the log beside the limits of this machine's disk, the mover beside Spark's own append
 	@$(BIN)/python bench/log.py
+	@$(BIN)/python bench/lake.py
 
 .PHONY: docs
 docs: ## Build the documentation into site/

@@ -187,24 +187,23 @@ def _mover_beside(storage: frazil.Storage, settings: Settings) -> Iterator[None]
             door.stop()
 
 
-def _end(look: TableLook, log_id: str) -> int:
+def _end(settings: Settings, log_id: str) -> int:
     name, _ = table_of(TopicName.parse("/bench/fresh"))
-    return look.at(name, log_id).end or 0
+    return TableLook(settings).at(name, log_id).end or 0
 
 
 def _wait_for(settings: Settings, log_id: str, end: int) -> None:
     stop_at = time.perf_counter() + 120
-    while _end(TableLook(settings), log_id) < end:
+    while _end(settings, log_id) < end:
         if time.perf_counter() > stop_at:
             raise SystemExit(f"the table has not reached offset {end} in two minutes")
         threading.Event().wait(0.05)
 
 
 def _watch(settings: Settings, log_id: str, acked: list[float], seen: list[float], stop: threading.Event) -> None:
-    look = TableLook(settings)
-    at = _end(look, log_id)
+    at = _end(settings, log_id)
     while not stop.wait(0.02):
-        end = _end(look, log_id)
+        end = _end(settings, log_id)
         now = time.perf_counter()
         seen += [now - acked[offset] for offset in range(at, end)]
         at = end

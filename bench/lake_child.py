@@ -24,7 +24,7 @@ from frazil.lake.catalog import catalog_properties, open_catalog
 from frazil.lake.store import TableStore
 from frazil.pipeline.mover import Mover
 from frazil.pipeline.source import OwnLogs
-from frazil.pipeline.spark import open_session, warm_up
+from frazil.pipeline.spark import open_session, spark_place, warm_up
 
 SAMPLE_SECONDS = 0.2
 
@@ -64,7 +64,7 @@ class Memory:
 
 
 def main() -> None:
-    session = open_session()
+    session = open_session(spark_place())
     warm_up(session)
     for line in sys.stdin:
         asked: dict[str, Any] = json.loads(line)

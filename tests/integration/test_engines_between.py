@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from pyspark.sql import SparkSession
 
 from frazil.core.lake_settings import CatalogType
 from frazil.core.settings import Settings
@@ -40,16 +41,16 @@ DELETED = {"copy-on-write delete": {3}, "merge-on-read delete": {5, 8}}
 
 @pytest.fixture
 def both(
-    request: pytest.FixtureRequest, lake_settings: Callable[[str], Settings], spark_address: str
+    request: pytest.FixtureRequest, lake_settings: Callable[[str], Settings], spark: SparkSession
 ) -> Iterator[World]:
-    with world(lake_settings(request.param), spark_address) as found:
+    with world(lake_settings(request.param), spark) as found:
         yield found
 
 
 @pytest.fixture
-def with_history(lake_settings: Callable[[str], Settings], spark_address: str) -> Iterator[World]:
+def with_history(lake_settings: Callable[[str], Settings], spark: SparkSession) -> Iterator[World]:
     """Nessie keeps only the newest snapshot, so there is none to roll back to."""
-    with world(lake_settings("sqlite"), spark_address) as found:
+    with world(lake_settings("sqlite"), spark) as found:
         yield found
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 import frazil
 from frazil.core.settings import Settings
@@ -60,9 +61,9 @@ ODD: list[dict[str, Any]] = [
 
 @pytest.fixture(params=LAKES)
 def both(
-    request: pytest.FixtureRequest, lake_settings: Callable[[str], Settings], spark_address: str
+    request: pytest.FixtureRequest, lake_settings: Callable[[str], Settings], spark: SparkSession
 ) -> Iterator[World]:
-    with world(lake_settings(request.param), spark_address) as found:
+    with world(lake_settings(request.param), spark) as found:
         yield found
 
 

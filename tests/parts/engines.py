@@ -109,16 +109,14 @@ class World:
 
 
 @contextlib.contextmanager
-def world(settings: Settings, address: str) -> Iterator[World]:
-    """A session of its own for each, so that catalogs of one name don't meet."""
-    session = SparkSession.builder.remote(address).create()
-    try:
-        for name, value in iceberg_options(settings).items():
-            session.conf.set(name, value)
-        with frazil.open(settings) as storage:
-            yield World(settings, storage, session)
-    finally:
-        session.stop()
+def world(settings: Settings, session: SparkSession) -> Iterator[World]:
+    """Under a catalog name of its own, for all worlds share one session: each new one would start Python anew."""
+    catalog = settings.catalog.model_copy(update={"name": f"c{uuid.uuid4().hex}"})
+    settings = settings.model_copy(update={"catalog": catalog})
+    for name, value in iceberg_options(settings).items():
+        session.conf.set(name, value)
+    with frazil.open(settings) as storage:
+        yield World(settings, storage, session)
 
 
 def plain(rows: pa.Table) -> list[dict[str, Any]]:

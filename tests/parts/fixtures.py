@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from frazil.core.settings import Settings, make_settings
 from parts.glue import glue_stand_in
@@ -53,6 +54,13 @@ def glue(parts_folder: Path) -> Iterator[str]:
 def spark_address(parts_folder: Path) -> Iterator[str]:
     with spark_server(parts_folder / "spark") as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def spark(spark_address: str) -> Iterator[SparkSession]:
+    session = SparkSession.builder.remote(spark_address).create()
+    yield session
+    session.stop()
 
 
 @pytest.fixture(scope="session")

@@ -40,6 +40,7 @@ from frazil.pipeline.work import LogRange, RangeInput, RangeOutput
 
 COMMITS_AT_ONCE = 8
 STATEMENTS_AT_ONCE = 4
+REST_US_MIN, REST_US_MAX = 500_000, 30_000_000
 STATEMENT_REST_US = 10_000_000
 """A statement that failed is not run again at once: its topic waits for a person, the others for Spark."""
 
@@ -103,10 +104,11 @@ class _Topic:
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """How a topic's statement failed, and until when it rests."""
+    """How a topic failed, how often in a row, and until when it rests."""
 
     message: str
     table_end: int
+    times: int
     until_us: int
 
 
@@ -174,6 +176,7 @@ class Mover:
         state.table_end = start
         if start >= info.durable_end:
             self._waits_since_us.pop(info.log_id, None)
+            self._failed.pop(info.log_id, None)
             return None
         state.lag_bytes = (info.durable_end - start) * info.bytes_per_row
         since_us = self._waits_since_us.setdefault(info.log_id, self._clock.now_us())
@@ -202,11 +205,16 @@ class Mover:
         return self._columns[key]
 
     def _fail(self, topic: _Topic, state: TopicReport, message: str) -> None:
+        """Told once for each reason, and tried again with growing patience."""
         state.error = message
-        _log.error("%s: %s", topic.name, message)
+        before = self._failed.get(topic.info.log_id)
+        if before is None or before.message != message:
+            _log.error("%s: %s", topic.name, message)
+        times = 1 if before is None else before.times + 1
+        rest_us = min(REST_US_MAX, REST_US_MIN * 2 ** min(times, 10))
         if topic.statement is not None:
-            until_us = self._clock.now_us() + STATEMENT_REST_US
-            self._failed[topic.info.log_id] = _Failed(message, state.table_end, until_us)
+            rest_us = max(rest_us, STATEMENT_REST_US)
+        self._failed[topic.info.log_id] = _Failed(message, state.table_end, times, self._clock.now_us() + rest_us)
 
     def _run(
         self, topics: dict[str, _Topic], tasks: list[list[RangeTask]], jobs: list[list[list[RangeTask]]]
@@ -269,10 +277,10 @@ class Mover:
             try:
                 self._note(topics, commit.result(), report)
             except FrazilError as error:
-                _log.error("%s: %s", name, error)
                 self._tables.forget(name)
                 for move in moves[name]:
-                    report.topics[topics[move.log_id].name].error = error.message
+                    topic = topics[move.log_id]
+                    self._fail(topic, report.topics[topic.name], error.message)
 
     def _commit_table(self, name: TableName, moves: Sequence[Moved]) -> Committed:
         return self._tables.commit(name, moves, str(uuid.uuid4()), self._back_off)

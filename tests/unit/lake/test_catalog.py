@@ -55,7 +55,14 @@ def test_s3_is_told_in_its_own_words() -> None:
         "s3.secret-access-key": "the-secret",
         "s3.session-token": "the-token",
         "s3.force-virtual-addressing": "false",
+        "s3.connect-timeout": "5",
+        "s3.request-timeout": "20",
     }
+
+
+def test_the_patience_with_a_store_is_the_users_to_choose() -> None:
+    store = {"type": "s3", "bucket": "b", "properties": {"s3.request-timeout": "90"}}
+    assert properties(object_store=store)["s3.request-timeout"] == "90"
 
 
 def test_gcs_is_told_in_its_own_words() -> None:
