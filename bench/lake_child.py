@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any, Self
 
 import psutil
+import pyarrow as pa
 
 import frazil
 from frazil.core.clock import SystemClock
 from frazil.core.settings import Settings, make_settings
 from frazil.lake.catalog import catalog_properties, open_catalog
 from frazil.lake.store import TableStore
+from frazil.lake.tables import table_of
 from frazil.pipeline.mover import Mover
 from frazil.pipeline.source import OwnLogs
 from frazil.pipeline.spark import open_session, spark_place, warm_up
@@ -70,7 +72,10 @@ def main() -> None:
         asked: dict[str, Any] = json.loads(line)
         settings = make_settings({**asked.get("settings", {}), "data": Path(asked["data"])})
         with frazil.open(settings) as storage, Memory() as memory:
-            mover = Mover(settings, OwnLogs(storage), tables_of(settings), session, SystemClock(), lambda _: None)
+            tables = tables_of(settings)
+            mover = Mover(settings, OwnLogs(storage), tables, session, SystemClock(), lambda _: None)
+            for info in OwnLogs(storage).logs():  # as the peer's, the tables are there before the clock runs
+                tables.ensure(table_of(info.topic)[0], pa.ipc.read_schema(pa.py_buffer(info.stored_schema)))
             rows = commits = ticks = 0
             started = time.perf_counter()
             while True:

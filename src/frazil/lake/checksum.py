@@ -27,6 +27,8 @@ class Stream:
     start: int
 
 
+_NOTHING = np.zeros(0, dtype=np.uint8)
+
 Streams = Mapping[str, Stream]
 
 
@@ -49,7 +51,7 @@ class RowsChecksum:
         return value(self.streams())
 
     def _add(self, name: str, column: pa.Array) -> None:
-        self._feed(f"{name}?", np.asarray(pc.is_null(column), dtype=np.uint8))
+        self._feed(f"{name}?", _nulls(column))
         kind = column.type
         if pa.types.is_struct(kind):
             for index in range(kind.num_fields):
@@ -70,14 +72,26 @@ class RowsChecksum:
             self._feed(name, _fixed(column))
 
     def _feed_bytes(self, name: str, column: pa.Array) -> None:
-        large = pc.fill_null(column.cast(pa.large_binary()), b"")
-        offsets = np.frombuffer(large.buffers()[1], dtype=np.int64)[large.offset : large.offset + len(large) + 1]
-        self._feed(f"{name}#", np.diff(offsets))
-        data = large.buffers()[2]
-        if data is not None and len(offsets):
-            self._feed(name, np.frombuffer(data, dtype=np.uint8)[offsets[0] : offsets[-1]])
+        if column.null_count == len(column):
+            self._feed(f"{name}#", np.zeros(len(column), dtype=np.int64))
+            self._feed(name, _NOTHING)
+            return
+        if pa.types.is_fixed_size_binary(column.type):
+            column = column.cast(pa.binary())
+        if column.null_count:
+            column = pc.fill_null(column, b"" if "binary" in str(column.type) else "")
+        is_large = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)
+        places = np.frombuffer(column.buffers()[1], dtype=np.int64 if is_large else np.int32)
+        places = places[column.offset : column.offset + len(column) + 1]
+        self._feed(f"{name}#", np.diff(places).astype(np.int64, copy=False))
+        data = column.buffers()[2]
+        self._feed(name, _NOTHING if data is None else np.frombuffer(data, dtype=np.uint8)[places[0] : places[-1]])
 
     def _feed(self, name: str, values: np.ndarray) -> None:
+        if not len(values):
+            self._crcs.setdefault(name, 0)
+            self._lengths.setdefault(name, 0)
+            return
         data = np.ascontiguousarray(values).data
         self._crcs[name] = crc32(data, self._crcs.get(name, 0))
         self._lengths[name] = self._lengths.get(name, 0) + data.nbytes
@@ -180,6 +194,14 @@ def _fixed(column: pa.Array) -> np.ndarray:
     if values.dtype == np.uint64:
         return values
     return values.astype(np.float64 if values.dtype.kind == "f" else np.int64, copy=False)
+
+
+def _nulls(column: pa.Array) -> np.ndarray:
+    if not column.null_count:
+        return np.zeros(len(column), dtype=np.uint8)
+    if column.null_count == len(column):
+        return np.ones(len(column), dtype=np.uint8)
+    return np.asarray(pc.is_null(column), dtype=np.uint8)
 
 
 def _lengths(offsets: pa.Array, column: pa.Array) -> np.ndarray:

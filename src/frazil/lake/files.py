@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from pyiceberg.io import load_file_io
-from pyiceberg.io.pyarrow import _dataframe_to_data_files
+import pyarrow.compute as pc
+from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.io.pyarrow import _dataframe_to_data_files, pyarrow_to_schema, write_file
 from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
+from pyiceberg.table import WriteTask
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
 from frazil.lake.nulls import keep_nulls
@@ -80,12 +83,38 @@ def write_data_files(
     metadata = TableMetadataUtil.parse_raw(table_metadata)
     io = load_file_io(dict(io_properties), metadata.location)
     try:
-        files = list(_dataframe_to_data_files(metadata, rows, io, write_id))
+        files = list(_written(metadata, rows, io, write_id))
     except OSError as error:
         raise store_error(error, metadata.location, io_properties) from None
     for file in files:
         file.spec_id = metadata.default_spec_id  # the table's may be another by the time of the commit
     return files
+
+
+def _written(metadata: TableMetadata, rows: pa.Table, io: FileIO, write_id: uuid.UUID) -> Iterable[DataFile]:
+    """As PyIceberg writes a table's rows, but rows of one partition, as most ranges are, aren't searched for others."""
+    key = _only_partition(metadata, rows)
+    if key is None:
+        return _dataframe_to_data_files(metadata, rows, io, write_id)
+    mapping, version = metadata.schema().name_mapping, metadata.format_version
+    schema = pyarrow_to_schema(rows.schema, name_mapping=mapping, format_version=version)
+    return write_file(io, metadata, iter([WriteTask(write_id, 0, schema, rows.to_batches(), partition_key=key)]))
+
+
+def _only_partition(metadata: TableMetadata, rows: pa.Table) -> PartitionKey | None:
+    """The partition that all rows are in, if the least and the greatest of their values say so."""
+    spec, schema, values = metadata.spec(), metadata.schema(), []
+    for each in spec.fields:
+        source, name = schema.find_field(each.source_id), schema.find_column_name(each.source_id)
+        if not each.transform.preserves_order or name not in rows.schema.names or rows[name].null_count:
+            return None
+        extent = pc.min_max(rows[name])
+        ends = pa.array([extent["min"], extent["max"]], rows.schema.field(name).type)
+        low, high = each.transform.pyarrow_transform(source.field_type)(ends).to_pylist()
+        if low != high:
+            return None
+        values.append(PartitionFieldValue(each, low))
+    return PartitionKey(values, spec, schema) if values else None
 
 
 def metadata_for_tasks(metadata: TableMetadata) -> str:

@@ -38,6 +38,7 @@ UNPARTITIONED = Partitioning("", ())
 TABLE_PROPERTIES = {
     "format-version": "2",
     "write.parquet.compression-codec": "zstd",
+    "write.parquet.dict-size-bytes": str(128 * 1024),
     "commit.manifest-merge.enabled": "true",
     "commit.manifest.min-count-to-merge": "20",
     "write.metadata.delete-after-commit.enabled": "true",

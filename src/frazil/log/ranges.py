@@ -12,11 +12,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from frazil.core.disk import Disk
-from frazil.core.errors import CorruptLog
+from frazil.core.errors import CorruptLog, FrazilError
 from frazil.core.offsets import OffsetRange
 from frazil.core.rows import upgraded, with_offsets
 from frazil.log.segment import Segment
 from frazil.log.segment_reader import SegmentReader
+
+GATHER_BYTES = 1024 * 1024
 
 
 def read_range(
@@ -26,6 +28,40 @@ def read_range(
 
     `files` are the segments' first offsets and paths, in order.
     """
+    return _gathered(_frames(disk, log_id, files, wanted, stored), wanted.start)
+
+
+def _gathered(frames: Iterator[tuple[pa.RecordBatch, int]], start: int) -> Iterator[pa.RecordBatch]:
+    """Frames of single messages joined into batches worth the work that each costs; large ones as they are.
+
+    What is whole before a frame that is not, is handed out before the error.
+    """
+    held: list[pa.RecordBatch] = []
+    held_bytes = 0
+    try:
+        for rows, size_bytes in frames:
+            if held and held_bytes + size_bytes > GATHER_BYTES:
+                yield with_offsets(_joined(held), start)
+                start += sum(each.num_rows for each in held)
+                held, held_bytes = [], 0
+            held.append(rows)
+            held_bytes += size_bytes
+    except (FrazilError, OSError):
+        if held:
+            yield with_offsets(_joined(held), start)
+        raise
+    if held:
+        yield with_offsets(_joined(held), start)
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def _frames(
+    disk: Disk, log_id: str, files: Sequence[tuple[int, Path]], wanted: OffsetRange, stored: pa.Schema
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """The rows of each frame and its size on disk, exactly the range."""
     bases = [base for base, _ in files]
     at = bisect.bisect_right(bases, wanted.start) - 1
     offset = wanted.start
@@ -36,13 +72,15 @@ def read_range(
         reader = SegmentReader(disk, Segment(base, path, 0, 0, sealed=False, log_id=log_id))
         try:
             reader.seek(offset)
+            position = reader.position
             while offset < wanted.end and (batch := reader.next()) is not None:
                 skip = offset - batch.offset
                 count = min(batch.end, wanted.end) - offset
                 if skip < 0 or count <= 0:
                     raise CorruptLog(str(path), batch.position, f"offset {offset} is not where it belongs")
-                yield with_offsets(upgraded(batch.rows.slice(skip, count), stored), offset)
+                yield upgraded(batch.rows.slice(skip, count), stored), reader.position - position
                 offset += count
+                position = reader.position
         finally:
             reader.close()
         at += 1

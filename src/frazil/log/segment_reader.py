@@ -27,6 +27,7 @@ from frazil.log.format import (
 )
 from frazil.log.segment import INDEX_STEP_BYTES, Segment
 
+CHUNK_HOP_BYTES = 4 * KIB
 CHUNK_FIRST_BYTES = 64 * KIB
 CHUNK_MAX_BYTES = 4 * MIB
 _NOTHING = bytes(HEADER_BYTES)
@@ -76,7 +77,10 @@ class FrameStream:
         return frame_claim(self._chunk, at)
 
     def skip(self, payload_bytes: int) -> None:
+        """Over a frame. Who hops over large ones needs no more than the next header."""
         self.position += HEADER_BYTES + payload_bytes
+        if self.position > self._chunk_position + len(self._chunk):
+            self._chunk_bytes = CHUNK_HOP_BYTES
 
     def forget(self) -> None:
         """Drop what was read ahead: it may have been written since."""
@@ -94,10 +98,13 @@ class FrameStream:
             return
         if count > self._chunk_bytes:
             count = min(count, self._file.size() - self.position)  # a hostile length must not ask for gigabytes
-        want = max(count, self._chunk_bytes)
+        want = self._chunk_bytes
+        if count > want // 4:
+            want = count + HEADER_BYTES  # a large frame alone, and the header behind it: nothing is read twice
+        else:
+            self._chunk_bytes = min(want * 2, CHUNK_MAX_BYTES)
         self._chunk = memoryview(self._file.read(want, self.position))
         self._chunk_position = self.position
-        self._chunk_bytes = min(self._chunk_bytes * 2, CHUNK_MAX_BYTES)
 
 
 class SegmentReader:

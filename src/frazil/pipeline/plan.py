@@ -14,6 +14,10 @@ TASK_SHARE = 8
 what was freed is not given back at once. `docs/decisions/0016` has the figures."""
 
 
+ADDED_BYTES_PER_ROW = 16
+"""The offset, the partition and a little more: a range of average rows must not end in a second, tiny file."""
+
+
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """The rows of a log that its table does not have yet, and since when some have waited."""
@@ -55,7 +59,7 @@ def is_due(waiting: Waiting, now_us: int) -> bool:
 
 def cut(waiting: Waiting, ranges_max: int) -> list[RangeTask]:
     """Ranges of even size that make about one file each, from the oldest row on; what is beyond `ranges_max` waits."""
-    rows_max = max(1, int(flush_bytes(waiting.writer) / max(1.0, waiting.bytes_per_row)))
+    rows_max = max(1, int(flush_bytes(waiting.writer) / (waiting.bytes_per_row + ADDED_BYTES_PER_ROW)))
     start, end = waiting.range.start, min(waiting.range.end, waiting.range.start + rows_max * ranges_max)
     pieces = -(-(end - start) // rows_max)
     bounds = [start + (end - start) * index // pieces for index in range(pieces + 1)]

@@ -36,11 +36,11 @@ def test_a_new_table_goes_on_where_the_log_begins(tables: TableStore) -> None:
     assert accept(tables._catalog, NAME, "log", 70, "word") == 70
     tables.forget(NAME)
     tables.ensure(NAME, ENVELOPE)
-    token = tables.token(NAME, "log")
+    token = tables.token(NAME, "log", 0)
     assert token is not None
     assert token.end == 70
     move(tables, 70, 90)
-    assert tables.token(NAME, "log").end == 90  # type: ignore[union-attr]
+    assert tables.token(NAME, "log", 0).end == 90  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("first_offset", "expected"), [(0, 10), (15, 15)])
@@ -56,8 +56,8 @@ def test_a_table_that_was_rolled_back_goes_on_from_what_it_has(
     tables.forget(NAME)
     tables.ensure(NAME, ENVELOPE)
     with pytest.raises(TableRolledBack):
-        tables.token(NAME, "log")
+        tables.token(NAME, "log", 0)
     assert accept(tables._catalog, NAME, "log", first_offset, "word") == expected
     tables.forget(NAME)
     tables.ensure(NAME, ENVELOPE)
-    assert tables.token(NAME, "log").end == expected  # type: ignore[union-attr]
+    assert tables.token(NAME, "log", 0).end == expected  # type: ignore[union-attr]
