@@ -24,6 +24,7 @@ from typing import Any
 import pyarrow as pa
 
 import frazil
+from frazil.core.clock import SystemClock
 from frazil.core.names import TopicName
 from frazil.core.settings import Settings, make_settings
 from frazil.lake.look import TableLook
@@ -31,6 +32,7 @@ from frazil.lake.tables import table_of
 from frazil.log.info import log_info
 from frazil.log.ownership import told_where
 from frazil.serve.flight import FlightDoor
+from frazil.serve.movers import MoverActions
 from measure import Figure, folder, percentile, report
 
 MIB = 1024 * 1024
@@ -174,7 +176,7 @@ def freshness(where: Path, seconds: float = 60.0, per_second: int = 1_000) -> li
 @contextlib.contextmanager
 def _mover_beside(storage: frazil.Storage, settings: Settings) -> Iterator[None]:
     """`frazil pipeline run` as a process of its own, which learns from this one what is durable."""
-    door = FlightDoor(storage, settings.flight)
+    door = FlightDoor(storage, settings.flight, MoverActions(settings, SystemClock()))
     command = [sys.executable, "-m", "frazil", "pipeline", "run", "--data", str(settings.data)]
     environment = {**os.environ, "FRAZIL_WRITER__FLUSH_INTERVAL_MS": str(settings.writer.flush_interval_ms)}
     with told_where(settings, {"flight": door.address}):
