@@ -92,6 +92,8 @@ class _Answer:
     why: str = ""
     written: tuple[str, ...] = ()
     store_failure: Exception | None = None
+    after: Table | None = None
+    """The table as the catalog says it is since, if it has accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +106,21 @@ class Change:
 
 
 def commit_moves(
-    catalog: Catalog, name: TableName, moves: Sequence[Moved], move_id: str, wait: Callable[[int], None]
+    catalog: Catalog,
+    name: TableName,
+    moves: Sequence[Moved],
+    move_id: str,
+    wait: Callable[[int], None],
+    known: Table | None = None,
 ) -> Committed:
-    """Commit files of one table; `wait(attempt)` is called before another try."""
+    """Commit files of one table; `wait(attempt)` is called before another try.
+
+    `known` is the table that the moves were planned by. If it is no longer the table, the commit is refused as any
+    other would be, so that it need not be looked at before the first try.
+    """
     answers: list[_Answer] = []
     for attempt in range(ATTEMPTS_MAX):
-        table = _look(catalog, name, wait)
+        table = _look(catalog, name, wait) if known is None else known
         mine, open_moves, others = _judged(table, moves, move_id)
         if not open_moves:
             all_known = all(answer.is_known for answer in answers)
@@ -120,6 +131,7 @@ def commit_moves(
         if attempt:
             wait(attempt)
         answers.append(_try_once(catalog, table, open_moves, move_id))
+        known = answers[-1].after
         failures = [answer.store_failure for answer in answers if answer.store_failure is not None]
         if len(failures) >= STORE_FAILURES_MAX:
             raise store_error(failures[-1], table.location(), table.io.properties) from failures[-1]
@@ -216,7 +228,7 @@ def _try_once(catalog: Catalog, table: Table, moves: Sequence[Moved], move_id: s
         _log.warning("%s: the commit could not be written (%s); trying again", name, why)
         return _Answer(True, why, store_failure=error)  # the catalog was asked nothing
     try:
-        after = catalog.commit_table(table, change.requirements, change.updates).metadata
+        response = catalog.commit_table(table, change.requirements, change.updates)
     except CommitFailedException as error:
         why = reason(error, catalog.properties)
         _log.info("%s: the commit was refused (%s); looking again", name, why)
@@ -226,8 +238,9 @@ def _try_once(catalog: Catalog, table: Table, moves: Sequence[Moved], move_id: s
         _log.warning("%s: the answer to a commit was lost (%s); looking again", name, why)
         return _Answer(False, why, store_failure=error if is_of_store(error) else None)
     _delete(table, change.append.merged_away)
-    _remove_old_metadata(catalog, table, after)
-    return _Answer(True)
+    _remove_old_metadata(catalog, table, response.metadata)
+    after = Table(table.name(), response.metadata, response.metadata_location, table.io, catalog, table.config)
+    return _Answer(True, after=after)
 
 
 def _remove_old_metadata(catalog: Catalog, before: Table, after: TableMetadata) -> None:

@@ -78,7 +78,7 @@ class TableStore:
 
     def commit(self, name: TableName, moves: Sequence[Moved], move_id: str, wait: Callable[[int], None]) -> Committed:
         """Commit, drop the files of what others have moved, and remember the table as it is now."""
-        committed = commit_moves(self._catalog, name, moves, move_id, wait)
+        committed = commit_moves(self._catalog, name, moves, move_id, wait, self._tables.get(name))
         drop_files(committed.table, committed.unused)
         with self._guard:
             self._tables[name] = committed.table
