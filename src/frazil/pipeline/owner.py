@@ -17,9 +17,9 @@ from frazil.core.settings import Settings
 from frazil.log.info import LogInfo
 from frazil.log.ownership import served_by
 from frazil.log.storage import Storage
-from frazil.pipeline.floor import TableFloor
 from frazil.pipeline.lease import Lead, MoverName
 from frazil.pipeline.source import OwnLogs, RemoteOwner
+from frazil.topics.floor import TableFloor
 from frazil.topics.opening import open_topics
 
 Answer = TypeVar("Answer")

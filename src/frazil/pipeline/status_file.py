@@ -9,7 +9,6 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frazil.core.clock import Clock
@@ -17,11 +16,11 @@ from frazil.core.errors import FrazilError
 from frazil.core.json_file import read_json, write_json
 from frazil.core.settings import Settings
 from frazil.pipeline.lease import lives, this_host
+from frazil.topics.floor import status_path
 
 if TYPE_CHECKING:  # the mover imports Spark, which takes a second; a look at the file needs none of it
     from frazil.pipeline.mover import TickReport
 
-STATUS_FILE = "~pipeline.json"
 QUIET_WRITE_US = 5_000_000
 """A tick that changed nothing is told only now and then: there are several a second."""
 SILENCE_US_MAX = 60_000_000
@@ -89,11 +88,6 @@ class StatusFile:
 def write_status(settings: Settings, clock: Clock, host: str, pid: int, value: dict[str, Any]) -> None:
     """The time is that of the owner's clock, whoever tells."""
     write_json(status_path(settings), {"pid": pid, "host": host, "time_us": clock.now_us(), **value})
-
-
-def status_path(settings: Settings) -> Path:
-    assert settings.data is not None
-    return settings.data / STATUS_FILE
 
 
 def read_status(settings: Settings, clock: Clock) -> dict[str, Any] | None:

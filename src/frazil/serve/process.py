@@ -18,7 +18,6 @@ from frazil.core.errors import ListenFailed
 from frazil.core.settings import HttpSettings, Settings
 from frazil.log.ownership import told_where
 from frazil.log.storage import Storage
-from frazil.pipeline.floor import TableFloor
 from frazil.pipeline.requirements import missing_part
 from frazil.serve.flight import FlightDoor, flight_door
 from frazil.serve.http import make_app
@@ -26,6 +25,7 @@ from frazil.serve.logs import log_to_stderr
 from frazil.serve.mover_process import MoverProcess
 from frazil.serve.movers import MoverActions
 from frazil.serve.opening import Opening
+from frazil.topics.floor import TableFloor
 from frazil.topics.opening import open_topics
 
 STOP_SECONDS_MAX = 5

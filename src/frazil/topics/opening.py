@@ -17,6 +17,7 @@ from frazil.core.settings import Settings
 from frazil.log.history import History, HistoryBatches
 from frazil.log.storage import Storage, open_storage
 from frazil.log.topic_log import TopicLog
+from frazil.topics.floor import TableFloor
 
 if TYPE_CHECKING:  # PyIceberg takes a second to import, and most who open a folder never read a table
     from frazil.lake.history import TableHistories, TableHistory
@@ -25,9 +26,15 @@ if TYPE_CHECKING:  # PyIceberg takes a second to import, and most who open a fol
 def open_topics(
     where: str | os.PathLike[str] | Settings | None, *, disk: Disk | None = None, clock: Clock | None = None
 ) -> Storage:
-    """Open a data folder, made if it is not there; `None` keeps everything in memory."""
+    """Open a data folder, made if it is not there; `None` keeps everything in memory.
+
+    Where a mover has ever told of the folder, retention removes only what the tables have.
+    """
     settings = where if isinstance(where, Settings) else Settings.of_folder(where)
-    return open_storage(settings, disk=disk, clock=clock, history_of=Histories(settings))
+    storage = open_storage(settings, disk=disk, clock=clock, history_of=Histories(settings))
+    if settings.data is not None:
+        storage.floor_of = TableFloor(settings, always=False)
+    return storage
 
 
 class Histories:

@@ -7,8 +7,7 @@ from pathlib import Path
 import frazil
 from frazil.core.json_file import write_json
 from frazil.core.topic_settings import TopicSettings
-from frazil.pipeline.floor import TableFloor
-from frazil.pipeline.status_file import status_path
+from frazil.topics.floor import TableFloor, status_path
 
 KIB = 1024
 

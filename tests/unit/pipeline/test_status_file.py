@@ -10,11 +10,11 @@ import pytest
 
 import frazil
 from frazil.core.errors import AnotherLeads, OwnerUnreachable
-from frazil.pipeline.floor import TableFloor
 from frazil.pipeline.lease import this_host
 from frazil.pipeline.mover import TickReport, TopicReport
 from frazil.pipeline.status_file import QUIET_WRITE_US, SILENCE_US_MAX, StatusFile, read_status, write_status
 from frazil.testing import FakeClock
+from frazil.topics.floor import TableFloor
 
 NOBODY = 2**22 + 1
 RUNNING = {"state": "running", "topics": {}}

@@ -18,11 +18,12 @@ from frazil.core.settings import FlightSettings
 from frazil.pipeline.lease import MoverName
 from frazil.pipeline.mover import TickReport, TopicReport
 from frazil.pipeline.source import RemoteOwner
-from frazil.pipeline.status_file import StatusFile, read_status, status_path
+from frazil.pipeline.status_file import StatusFile, read_status
 from frazil.serve import movers
 from frazil.serve.flight import FlightDoor, flight_door
 from frazil.serve.movers import MoverActions
 from frazil.testing import FakeClock
+from frazil.topics.floor import status_path
 
 ONE = MoverName("one", "host-1", 11)
 TWO = MoverName("two", "host-2", 22)

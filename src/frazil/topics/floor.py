@@ -7,12 +7,20 @@ leaves its last word: nothing above it goes. A topic that is not moved has no ta
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from frazil.core.json_file import read_json
 from frazil.core.settings import Settings
 from frazil.log.topic_log import TopicLog
-from frazil.pipeline.status_file import status_path
+
+STATUS_FILE = "~pipeline.json"
+
+
+def status_path(settings: Settings) -> Path:
+    """Where the mover tells how it stands."""
+    assert settings.data is not None
+    return settings.data / STATUS_FILE
 
 
 class TableFloor:
