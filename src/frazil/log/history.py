@@ -26,6 +26,11 @@ class HistoryBatches(Iterator[pa.RecordBatch], Protocol):
 
 
 class History(Protocol):
+    @property
+    def table(self) -> str:
+        """Its name, for messages."""
+        ...
+
     def span(self) -> OffsetRange | None:
         """The offsets that this tier holds; None if it holds none of the log."""
         ...

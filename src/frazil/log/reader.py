@@ -11,9 +11,9 @@ import threading
 
 import pyarrow as pa
 
-from frazil.core.errors import Closed, CorruptLog, OffsetOutOfRange
+from frazil.core.errors import Closed, CorruptLog, FrazilError, OffsetOutOfRange, RowsMissing
 from frazil.core.rows import upgraded, with_offsets
-from frazil.log.history import HistoryBatches, first_offset
+from frazil.log.history import History, HistoryBatches, first_offset
 from frazil.log.segment import Segment
 from frazil.log.segment_reader import SegmentReader, StoredBatch
 from frazil.log.topic_log import TopicLog
@@ -134,7 +134,7 @@ class BatchReader:
         if batch is None:
             self.close()
             if self.offset == self._older_start:
-                raise self._gone(self.offset)
+                raise self._nowhere(self._log.history)
             return self.poll()
         return batch
 
@@ -170,6 +170,13 @@ class BatchReader:
         if at < 0:
             raise self._gone(offset)
         return segments[at], segments[at + 1].base if at + 1 < len(segments) else 0
+
+    def _nowhere(self, history: History) -> FrazilError:
+        """Neither tier has the next row: it was never there for us, or it is lost."""
+        span, first = history.span(), self._log.first_offset
+        if span is None or self.offset < span.start:
+            return self._gone(self.offset)
+        return RowsMissing(str(self._log.name), history.table, self.offset, first)
 
     def _gone(self, offset: int) -> OffsetOutOfRange:
         return OffsetOutOfRange(str(self._log.name), offset, first_offset(self._log), self._log.visible_end)

@@ -66,6 +66,11 @@ class _LateHistory:
         self._histories = histories
         self._log = log
 
+    @property
+    def table(self) -> str:
+        found = self._histories.of(self._log)
+        return "" if found is None else str(found.name)
+
     def span(self) -> OffsetRange | None:
         found = self._histories.of(self._log)
         return None if found is None else found.span()

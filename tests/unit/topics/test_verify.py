@@ -10,6 +10,7 @@ from tiers import publish, remove_what_the_table_has, rewrite, rows_of
 
 import frazil
 from frazil.core.settings import Settings
+from frazil.lake.accept import accept
 from frazil.lake.history import TableHistories
 from frazil.log.info import LogInfo, log_info
 from frazil.topics.logs import FileView
@@ -152,3 +153,31 @@ def test_rows_that_move_meanwhile(
     proof = verify(ask, FileView(settings).read, history, lambda _: None)
     assert found(proof) == []
     assert proof.end == proof.in_table == 5_500
+
+
+def test_a_gap_that_was_accepted(prove: Prove, storage: frazil.Storage, topic: frazil.Topic, mover: HandMover) -> None:
+    """Readers go on behind it, and the proof tells of it."""
+    remove_what_the_table_has(storage, topic, 4_600)  # more than the table has
+    first = topic.stats().first_offset
+    with pytest.raises(frazil.RowsMissing, match=f"does not hold offsets 4000 up to {first}"):
+        list(topic.read(3_990))
+    assert accept(mover.catalog, mover.name(topic), topic.log.log_id, first, "a person") == first
+    assert [message.offset for message in topic.read(3_990)] == [*range(3_990, 4_000), *range(first, 5_000)]
+    proof = prove()
+    assert proof.proven
+    assert proof.gaps == [frazil.OffsetRange(4_000, first)]
+    mover.tables.forget(mover.name(topic))
+    mover.move(topic)
+    after = prove()
+    assert after.proven
+    assert after.in_table == 5_000 - (first - 4_000)
+
+
+def test_a_topic_made_again(storage: frazil.Storage, topic: frazil.Topic, mover: HandMover) -> None:
+    """Its offsets begin anew: the table of the earlier one is not for it."""
+    storage.delete_topic(topic.name)
+    again = storage.topic(topic.name)
+    publish(again, 10)
+    with pytest.raises(frazil.TableRefused, match="rows of an earlier topic of that name"):
+        mover.move(again)
+    assert [message.offset for message in again.read()] == list(range(10))
