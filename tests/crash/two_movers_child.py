@@ -25,7 +25,7 @@ from frazil.lake.catalog import catalog_properties, open_catalog
 from frazil.lake.store import TableStore
 from frazil.pipeline.mover import Mover
 from frazil.pipeline.source import LogSource, OwnLogs, RemoteLogs
-from frazil.pipeline.spark import open_session
+from frazil.pipeline.spark import open_session, spark_place
 from frazil.serve.flight import FlightDoor
 
 
@@ -37,7 +37,8 @@ def new_mover(settings: frazil.Settings, spark: str, source: LogSource) -> Mover
     properties = catalog_properties(settings)
     tables = TableStore(open_catalog(settings), properties.get("warehouse"), properties)
     pause = threading.Event()
-    return Mover(settings, source, tables, open_session(remote=spark), SystemClock(), lambda s: bool(pause.wait(s)))
+    session = open_session(spark_place(remote=spark))
+    return Mover(settings, source, tables, session, SystemClock(), lambda s: bool(pause.wait(s)))
 
 
 def run(mover: Mover, ticks: int, stop_at: int | None = None) -> None:

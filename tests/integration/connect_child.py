@@ -8,11 +8,11 @@ from pathlib import Path
 
 from topics import Lake
 
-from frazil.pipeline.spark import open_session
+from frazil.pipeline.spark import open_session, spark_place
 
 
 def main(folder: Path, statements: dict[str, str], payloads: list[str]) -> None:
-    session = open_session(remote="local[2]")
+    session = open_session(spark_place(remote="local[2]"))
     bad = {"/shop/bad": "select cast(cast(_payload as string) as int) as n from topic"}
     lake = Lake(folder, session, {name: {"sql": text} for name, text in {**statements, **bad}.items()})
     for topic in (*statements, *bad):

@@ -19,7 +19,7 @@ import frazil
 from frazil.core.lake_settings import WriterSettings
 from frazil.lake.token import TRANSFORMED
 from frazil.pipeline.plan import flush_bytes
-from frazil.pipeline.spark import open_session
+from frazil.pipeline.spark import open_session, spark_place
 from frazil.testing import FakeClock
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -29,7 +29,7 @@ JSON = "from_json(cast(_payload as string), 'user string, amount decimal(10,2), 
 TYPED = f"select _offset, order.user, order.amount, order.tags from (select _offset, {JSON} as order from topic)"
 STATEMENTS = {
     "/shop/filtered": "select * from topic where _offset % 3 = 0",
-    "/shop/projected": "-- as people write it\nselect _partition, upper(cast(_key as string)) as buyer from topic;",
+    "/shop/projected": "-- as people write it\nselect _topic_partition, upper(cast(_key as string)) as buyer from topic;",
     "/shop/typed": TYPED,
     "/shop/counted": f"with o as ({TYPED}) select user, count(*) as orders, sum(amount) as total from o group by user",
 }
@@ -40,7 +40,7 @@ PAYLOADS = [
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[SparkSession]:
-    session = open_session("local[2]")
+    session = open_session(spark_place("local[2]"))
     yield session
     session.stop()
     gc.collect()

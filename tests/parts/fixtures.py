@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -57,10 +58,23 @@ def spark_address(parts_folder: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def spark(spark_address: str) -> Iterator[SparkSession]:
+def connected(spark_address: str) -> Iterator[tuple[SparkSession, dict[str, str]]]:
+    """A session of Spark Connect, and what it told the environment: nothing that other tests may inherit."""
+    before = dict(os.environ)
     session = SparkSession.builder.remote(spark_address).create()
-    yield session
+    added = {name: value for name, value in os.environ.items() if name not in before}
+    for name in added:
+        del os.environ[name]
+    yield session, added
     session.stop()
+
+
+@pytest.fixture
+def spark(connected: tuple[SparkSession, dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    session, environment = connected
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    return session
 
 
 @pytest.fixture(scope="session")

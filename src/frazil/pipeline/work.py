@@ -66,7 +66,7 @@ def move_range(work: RangeInput) -> RangeOutput:
     try:
         return _move(work)
     except (FrazilError, OSError, pa.ArrowException) as error:
-        why = reason(error, work.table.io_properties)
+        why = error.message if isinstance(error, FrazilError) else reason(error, work.table.io_properties)
         return RangeOutput(work.source.log_id, work.source.range, error=why)
 
 
