@@ -24,7 +24,7 @@ from frazil.pipeline.source import OwnLogs
 from frazil.pipeline.spark import open_session, spark_place, warm_up
 
 EVEN = "/crash/even"
-STATEMENT = "select _offset, _partition, _payload from topic where _offset % 2 = 0"
+STATEMENT = "select _offset, _topic_partition, _payload from topic where _offset % 2 = 0"
 TOPICS = ("/crash/one", "/crash/two", "/crash/three-part-0", "/crash/three-part-1")
 
 
