@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -16,13 +17,18 @@ from frazil.cli.output import json_line
 from frazil.core.errors import InvalidInput, LakeUnavailable
 from frazil.core.rows import to_messages
 from frazil.core.settings import resolve_settings
+from frazil.log.ownership import served_by
 from frazil.log.positions import Start
 from frazil.log.topic import Topic
+from frazil.topics.logs import OwnerView
 from frazil.topics.opening import open_topics
 from frazil.topics.read_only import ReadOnlyBatches, ReadOnlyTopic, open_read_only
+from frazil.topics.served import ServedTopic
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _WRITE_BYTES = 256 * 1024
+
+Readable = Topic | ReadOnlyTopic | ServedTopic
 
 
 def consume(
@@ -60,9 +66,13 @@ def consume(
             _print_all(node.topic(topic), position, count, follow, pieces)
         return
     options.check_exists(settings, topic)
+    served = served_by(settings)
+    if served is not None:
+        with contextlib.closing(OwnerView(served["flight"])) as view:
+            _print_all(ServedTopic(settings, view, topic), position, count, follow, pieces)
+        return
     with open_topics(settings) as storage:
-        found = storage.topic(topic, create=False)
-        _print_all(found, position, count, follow, pieces)
+        _print_all(storage.topic(topic, create=False), position, count, follow, pieces)
 
 
 def parse_start(text: str) -> Start:
@@ -88,7 +98,7 @@ def _parse_time(text: str) -> datetime:
 
 
 def _print_all(
-    topic: Topic | ReadOnlyTopic, start: Start, count: int | None, follow: bool, pieces: list[formats.Piece] | None
+    topic: Readable, start: Start, count: int | None, follow: bool, pieces: list[formats.Piece] | None
 ) -> None:
     left = count
     if left == 0:
@@ -123,7 +133,7 @@ def _patiently(reader: ReadOnlyBatches) -> Iterator[pa.RecordBatch]:
         yield batch
 
 
-def _lines(topic: Topic | ReadOnlyTopic, batch: pa.RecordBatch, pieces: list[formats.Piece] | None) -> Iterable[bytes]:
+def _lines(topic: Readable, batch: pa.RecordBatch, pieces: list[formats.Piece] | None) -> Iterable[bytes]:
     name = topic.name
     if topic.schema is None:
         for message in to_messages(batch):
