@@ -47,9 +47,10 @@ format: setup ## Put the code in order
 	@$(BIN)/ruff format
 
 .PHONY: bench
-bench: setup parts ## Measure the log beside the limits of this machine's disk, the mover beside Spark's own append
+bench: setup parts ## Measure the log beside the limits of this machine's disk, the mover beside Spark's own append, reading beside PyArrow and DuckDB
 	@$(BIN)/python bench/log.py
 	@$(BIN)/python bench/lake.py
+	@$(BIN)/python bench/reading.py
 
 .PHONY: docs
 docs: ## Build the documentation into site/

@@ -49,6 +49,7 @@ from frazil.log.publishing import Outgoing
 from frazil.log.storage import Storage
 from frazil.log.topic import Topic, TopicStats
 from frazil.topics.opening import open_topics as open  # noqa: A004 - `frazil.open` reads as it should
+from frazil.topics.read_only import ReadOnlyStats, ReadOnlyStorage, ReadOnlyTopic, open_read_only
 
 __version__ = "0.1.0"
 
@@ -76,6 +77,9 @@ __all__ = [
     "Outgoing",
     "Overloaded",
     "OwnerUnreachable",
+    "ReadOnlyStats",
+    "ReadOnlyStorage",
+    "ReadOnlyTopic",
     "RetentionSettings",
     "RowsMissing",
     "SchemaMismatch",
@@ -93,4 +97,5 @@ __all__ = [
     "TryLater",
     "WalSettings",
     "open",
+    "open_read_only",
 ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -29,13 +29,22 @@ from frazil.log.storage import Storage as _Storage
 from frazil.log.topic import Topic as _Topic
 from frazil.log.topic import TopicStats
 from frazil.topics.opening import open_topics
+from frazil.topics.read_only import ReadOnlyBatches, ReadOnlyStats
+from frazil.topics.read_only import ReadOnlyStorage as _ReadOnlyStorage
+from frazil.topics.read_only import ReadOnlyTopic as _ReadOnlyTopic
+from frazil.topics.read_only import open_read_only as _open_read_only
 
-__all__ = ["Storage", "Topic", "open"]
+__all__ = ["ReadOnlyStorage", "ReadOnlyTopic", "Storage", "Topic", "open", "open_read_only"]
 
 
 async def open(where: str | os.PathLike[str] | Settings | None) -> Storage:  # noqa: A001 - as in `frazil`
     """Open a data folder, made if it is not there; `None` keeps everything in memory."""
     return Storage(await asyncio.to_thread(open_topics, where))
+
+
+async def open_read_only(where: str | os.PathLike[str] | Settings | Mapping[str, Any]) -> ReadOnlyStorage:
+    """Topics as the catalog of the settings has them; nothing is made, owned or locked."""
+    return ReadOnlyStorage(await asyncio.to_thread(_open_read_only, where))
 
 
 class Storage:
@@ -179,3 +188,88 @@ async def _messages(batches: AsyncIterator[pa.RecordBatch]) -> AsyncIterator[Mes
     async for batch in batches:
         for message in to_messages(batch):
             yield message
+
+
+class ReadOnlyStorage:
+    def __init__(self, storage: _ReadOnlyStorage) -> None:
+        self._storage = storage
+
+    async def topics(self) -> list[str]:
+        return await asyncio.to_thread(self._storage.topics)
+
+    async def topic(self, name: str) -> ReadOnlyTopic:
+        return ReadOnlyTopic(await asyncio.to_thread(self._storage.topic, name))
+
+    async def close(self) -> None:
+        self._storage.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class ReadOnlyTopic:
+    def __init__(self, topic: _ReadOnlyTopic) -> None:
+        self._topic = topic
+
+    @property
+    def name(self) -> str:
+        return self._topic.name
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        return self._topic.schema
+
+    async def stats(self) -> ReadOnlyStats:
+        return await asyncio.to_thread(self._topic.stats)
+
+    def read(
+        self, start: Start = "earliest", *, end: int | None = None, follow: bool = False
+    ) -> AsyncIterator[Message]:
+        """Messages from `start` up to `end`, or what the table has now; with `follow`, also all that it gets."""
+        self._topic.check_is_message_topic()
+        return _TableMessages(self.read_batches(start, end=end, follow=follow))
+
+    def read_batches(
+        self, start: Start = "earliest", *, end: int | None = None, follow: bool = False
+    ) -> AsyncIterator[pa.RecordBatch]:
+        """The same as Arrow batches, each row with its `_offset` and `_append_time`."""
+        return _TableBatches(lambda: self._topic.read_batches(start, end=end, follow=follow))
+
+
+class _TableBatches(AsyncIterator[pa.RecordBatch]):
+    """Not a generator, which would be over with the first error: this one can be asked again."""
+
+    def __init__(self, make: Callable[[], ReadOnlyBatches]) -> None:
+        self._make = make
+        self._reader: ReadOnlyBatches | None = None
+
+    async def __anext__(self) -> pa.RecordBatch:
+        if self._reader is None:
+            self._reader = await asyncio.to_thread(self._make)
+        reader = self._reader
+        while not reader.finished:
+            at = reader.offset
+            batch = await asyncio.to_thread(reader.poll)
+            if batch is not None:
+                return batch
+            if reader.offset == at and not reader.finished:
+                await asyncio.sleep(reader.poll_interval_ms / 1_000)
+        reader.close()
+        raise StopAsyncIteration
+
+
+class _TableMessages(AsyncIterator[Message]):
+    def __init__(self, batches: AsyncIterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._ready: Iterator[Message] = iter(())
+
+    async def __anext__(self) -> Message:
+        for message in self._ready:
+            return message
+        self._ready = iter(to_messages(await anext(self._batches)))
+        return next(self._ready)

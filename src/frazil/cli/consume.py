@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Annotated
 
@@ -13,14 +14,21 @@ import typer
 
 from frazil.cli import formats, options
 from frazil.cli.output import json_line
-from frazil.core.errors import InvalidInput
+from frazil.core.errors import InvalidInput, LakeUnavailable
 from frazil.core.rows import to_messages
+from frazil.core.settings import resolve_settings
+from frazil.log.ownership import served_by
 from frazil.log.positions import Start
 from frazil.log.topic import Topic
+from frazil.topics.logs import OwnerView
 from frazil.topics.opening import open_topics
+from frazil.topics.read_only import ReadOnlyBatches, ReadOnlyTopic, open_read_only
+from frazil.topics.served import ServedTopic
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _WRITE_BYTES = 256 * 1024
+
+Readable = Topic | ReadOnlyTopic | ServedTopic
 
 
 def consume(
@@ -40,20 +48,31 @@ def consume(
             help=r"%o offset, %k key, %v payload, %t topic, %T time in ms, %h attributes, %%, \n, \t.",
         ),
     ] = None,
+    tables: Annotated[
+        bool, typer.Option("--tables", help="Read the table alone, through the catalog; needs neither log nor owner.")
+    ] = False,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
     """Print the messages of a topic, from its start unless told otherwise. A typed topic prints rows as JSON."""
-    settings = options.settings_on_disk(data, config)
+    settings = resolve_settings(data, config) if tables else options.settings_on_disk(data, config)
     if format_ is not None and as_json:
         raise InvalidInput("give -f or --json, not both")
     position = parse_start(start)
     pieces = None if as_json else formats.parse_format(formats.DEFAULT_FORMAT if format_ is None else format_)
+    if tables:
+        with open_read_only(settings) as node:
+            _print_all(node.topic(topic), position, count, follow, pieces)
+        return
     options.check_exists(settings, topic)
+    served = served_by(settings)
+    if served is not None:
+        with contextlib.closing(OwnerView(served["flight"])) as view:
+            _print_all(ServedTopic(settings, view, topic), position, count, follow, pieces)
+        return
     with open_topics(settings) as storage:
-        found = storage.topic(topic, create=False)
-        _print_all(found, position, count, follow, pieces)
+        _print_all(storage.topic(topic, create=False), position, count, follow, pieces)
 
 
 def parse_start(text: str) -> Start:
@@ -78,13 +97,15 @@ def _parse_time(text: str) -> datetime:
     return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
 
 
-def _print_all(topic: Topic, start: Start, count: int | None, follow: bool, pieces: list[formats.Piece] | None) -> None:
+def _print_all(
+    topic: Readable, start: Start, count: int | None, follow: bool, pieces: list[formats.Piece] | None
+) -> None:
     left = count
     if left == 0:
         return
     reader = topic.read_batches(start, follow=follow)
     try:
-        for batch in reader:
+        for batch in _patiently(reader) if follow and isinstance(reader, ReadOnlyBatches) else reader:
             rows = batch if left is None else batch.slice(0, left)
             _write(_lines(topic, rows, pieces))
             left = None if left is None else left - rows.num_rows
@@ -94,7 +115,25 @@ def _print_all(topic: Topic, start: Start, count: int | None, follow: bool, piec
         reader.close()
 
 
-def _lines(topic: Topic, batch: pa.RecordBatch, pieces: list[formats.Piece] | None) -> Iterable[bytes]:
+def _patiently(reader: ReadOnlyBatches) -> Iterator[pa.RecordBatch]:
+    """Whoever follows outlives a catalog or store that is away; it is told of once for each time."""
+    told = False
+    while True:
+        try:
+            batch = next(reader, None)
+        except LakeUnavailable as error:
+            if not told:
+                print(f"frazil: {error.message}; waiting for it", file=sys.stderr, flush=True)
+            told = True
+            reader.wait()
+            continue
+        if batch is None:
+            return
+        told = False
+        yield batch
+
+
+def _lines(topic: Readable, batch: pa.RecordBatch, pieces: list[formats.Piece] | None) -> Iterable[bytes]:
     name = topic.name
     if topic.schema is None:
         for message in to_messages(batch):

@@ -118,8 +118,9 @@ class OffsetOutOfRange(InvalidInput):
 class TopicNotFound(FrazilError):
     code = "topic_not_found"
 
-    def __init__(self, topic: str) -> None:
-        super().__init__(f"there is no topic {topic}; make it with: frazil topics create {topic}", topic=topic)
+    def __init__(self, topic: str, reason: str | None = None) -> None:
+        what = f"make it with: frazil topics create {topic}" if reason is None else reason
+        super().__init__(f"there is no topic {topic}; {what}", topic=topic)
 
 
 class TopicExists(FrazilError):

@@ -168,6 +168,16 @@ def load_settings(path: Path, environment: Mapping[str, str] | None = None) -> S
     return make_settings(values, str(path), environment)
 
 
+def settings_of(where: str | os.PathLike[str] | Settings | Mapping[str, Any]) -> Settings:
+    """Settings in whatever form a program has them: made, as a mapping, as a YAML file, or as a data folder alone."""
+    if isinstance(where, Settings):
+        return where
+    if isinstance(where, Mapping):
+        return make_settings(where)
+    path = Path(where)
+    return load_settings(path) if path.suffix in (".yaml", ".yml") else Settings.of_folder(path)
+
+
 def resolve_settings(data: Path | None = None, config: Path | None = None) -> Settings:
     """What a command line gives. For each setting: `data`, the environment, the file, the default; the first one wins.
 

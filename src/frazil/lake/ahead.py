@@ -24,6 +24,7 @@ class Ahead:
         self._channels: deque[_Channel] = deque()
         self._pool = ThreadPoolExecutor(min(threads, ahead + 1), thread_name_prefix="frazil-history")
         self._closed = False
+        self._begun = False
 
     def __iter__(self) -> Ahead:
         return self
@@ -35,6 +36,9 @@ class Ahead:
                 self.close()
                 break
             batch = self._channels[0].take()
+            if not self._begun:
+                self._begun = True
+                self._start_more()
             if batch is not None:
                 return batch
             self._channels.popleft()
@@ -49,7 +53,9 @@ class Ahead:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _start_more(self) -> None:
-        while len(self._channels) <= self._ahead:
+        """The first piece reads alone until it has a batch: what is read ahead would only make its reader wait."""
+        ahead = self._ahead if self._begun else 0
+        while len(self._channels) <= ahead:
             work = next(self._pieces, None)
             if work is None:
                 return

@@ -18,23 +18,33 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 def resolve_start(log: TopicLog, start: Start) -> int:
     """The first offset to read. A time names the first row appended at or after it."""
-    if isinstance(start, bool) or not isinstance(start, str | int | datetime):
-        raise InvalidPosition(f"start must be 'earliest', 'latest', an offset or a datetime, not {start!r}")
+    check_start(start)
     if isinstance(start, datetime):
-        if start.tzinfo is None:
-            raise InvalidPosition("start: a datetime needs a time zone, for example datetime.now(timezone.utc)")
-        return offset_at_time(log, (start - _EPOCH) // timedelta(microseconds=1))
+        return offset_at_time(log, time_us(start))
     if start == "earliest":
         return first_offset(log)
     if start == "latest":
         return log.visible_end
-    if isinstance(start, str):
-        raise InvalidPosition(f"start must be 'earliest', 'latest', an offset or a datetime, not {start!r}")
+    assert isinstance(start, int)
     if not log.first_offset <= start <= log.visible_end:
         first = first_offset(log)
         if not first <= start <= log.visible_end:
             raise OffsetOutOfRange(str(log.name), start, first, log.visible_end)
     return start
+
+
+def check_start(start: Start) -> None:
+    """A start is a word, an offset or a point in time; what it means is for the log or the table to say."""
+    known = start in ("earliest", "latest") if isinstance(start, str) else isinstance(start, int | datetime)
+    if isinstance(start, bool) or not known:
+        raise InvalidPosition(f"start must be 'earliest', 'latest', an offset or a datetime, not {start!r}")
+    if isinstance(start, datetime) and start.tzinfo is None:
+        raise InvalidPosition("start: a datetime needs a time zone, for example datetime.now(timezone.utc)")
+
+
+def time_us(time: datetime) -> int:
+    """A point in time as the log counts it: microseconds since 1970."""
+    return (time - _EPOCH) // timedelta(microseconds=1)
 
 
 def check_end(end: int | None) -> None:

@@ -108,7 +108,9 @@ class SqlSession:
             logs = self._logs_of(name) if self._as_of.is_now else []
             table = self._table(name)
             try:
-                tail = [self._log_part(info, {} if table is None else table.ends) for info in logs]
+                tail = [
+                    self._log_part(info, {} if table is None else table.ends) for info in logs if _adds(info, table)
+                ]
             except (CorruptLog, OSError):
                 if attempt == ATTEMPTS_MAX - 1:
                     raise
@@ -159,6 +161,14 @@ class SqlSession:
         self._duck.register("coming", reader)
         self._duck.execute(f"CREATE OR REPLACE TEMP TABLE {_quoted(part)} AS SELECT * FROM coming")  # noqa: S608 - a quoted name
         self._duck.unregister("coming")
+
+
+def _adds(info: LogInfo, table: Queryable | None) -> bool:
+    """Whether a log has rows or columns that the table lacks: DuckDB counts files alone by their footers."""
+    if table is None or table.ends.get(info.log_id, 0) != info.durable_end:
+        return True
+    stored = pa.ipc.read_schema(pa.py_buffer(info.stored_schema))
+    return not set(stored.names) <= set(table.schema.names)
 
 
 def _batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:

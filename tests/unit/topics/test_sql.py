@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timezone
 
+import pyarrow as pa
 import pytest
 from tiers import publish, remove_what_the_table_has, rewrite, rows_of
 
@@ -99,3 +100,22 @@ def test_rows_that_are_nowhere_are_not_left_out_in_silence(
     remove_what_the_table_has(storage, topic, 4_600)  # more than the table has
     with pytest.raises(frazil.RowsMissing):
         ask("select count(*) from shop.orders")
+
+
+def test_what_is_all_in_the_table_is_counted_from_the_files_alone(
+    ask: Ask, topic: frazil.Topic, mover: HandMover
+) -> None:
+    explain = "explain select count(*) from shop.orders"
+    assert "union" in str(ask(explain)).lower()
+    mover.move(topic)
+    assert "union" not in str(ask(explain)).lower()
+    assert ask("select count(*) from shop.orders") == [(5_000,)]
+
+
+def test_a_column_that_only_the_topic_has_can_be_asked_for(ask: Ask, storage: frazil.Storage, mover: HandMover) -> None:
+    own = pa.schema([("id", pa.int64())])
+    topic = storage.topic("/shop/typed", schema=own)
+    topic.publish_many(pa.record_batch({"id": [1, 2]}, schema=own))
+    mover.move(topic)
+    storage.change_schema(topic.name, own.append(pa.field("note", pa.string())))
+    assert ask("select id, note from shop.typed order by id") == [(1, None), (2, None)]

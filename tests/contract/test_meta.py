@@ -1,0 +1,153 @@
+"""What every store of small facts does. Another store is added to `STORES`."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import frazil
+from frazil.meta.sqlite import SqliteStore
+from frazil.meta.store import ABSENT, KEY_BYTES_MAX, VALUE_BYTES_MAX, Entry, MetaStore
+
+Open = Callable[[Path], MetaStore]
+
+
+def open_sqlite(folder: Path) -> MetaStore:
+    return SqliteStore(folder / "meta.db")
+
+
+STORES: dict[str, Open] = {"sqlite": open_sqlite}
+
+
+@pytest.fixture(params=list(STORES))
+def open_store(request: pytest.FixtureRequest) -> Open:
+    return STORES[request.param]
+
+
+@pytest.fixture
+def store(open_store: Open, tmp_path: Path) -> Iterator[MetaStore]:
+    store = open_store(tmp_path)
+    yield store
+    store.close()
+
+
+def test_what_was_never_put_is_not_there(store: MetaStore) -> None:
+    assert store.get("/a") is None
+    assert store.list("/") == []
+    assert store.delete("/a", 1) is False
+
+
+def test_a_value_is_there_once_it_was_put(store: MetaStore) -> None:
+    revision = store.put_if("/a", b"\0one", ABSENT)
+    assert revision is not None
+    assert revision > ABSENT
+    assert store.get("/a") == Entry("/a", b"\0one", revision)
+
+
+def test_only_who_knows_the_revision_changes_a_value(store: MetaStore) -> None:
+    first = store.put_if("/a", b"one", ABSENT)
+    assert first is not None
+    assert store.put_if("/a", b"again", ABSENT) is None
+    assert store.put_if("/a", b"again", first + 1) is None
+    second = store.put_if("/a", b"two", first)
+    assert second is not None
+    assert second > first
+    assert store.put_if("/a", b"late", first) is None
+    assert store.delete("/a", first) is False
+    assert store.get("/a") == Entry("/a", b"two", second)
+
+
+def test_a_key_made_again_has_no_revision_of_before(store: MetaStore) -> None:
+    first = store.put_if("/a", b"one", ABSENT)
+    assert first is not None
+    assert store.delete("/a", first) is True
+    assert store.get("/a") is None
+    second = store.put_if("/a", b"one", ABSENT)
+    assert second is not None
+    assert second > first
+    assert store.put_if("/a", b"two", first) is None
+
+
+def test_a_prefix_lists_what_begins_so_and_nothing_else(store: MetaStore) -> None:
+    for key in ("/s/b", "/s/a", "/s%/x", "/S/a", "/t", "/s", "/s/a/deep", "/s/é"):
+        store.put_if(key, key.encode(), ABSENT)
+    assert [entry.key for entry in store.list("/s/")] == ["/s/a", "/s/a/deep", "/s/b", "/s/é"]
+    assert [entry.value for entry in store.list("/s%")] == [b"/s%/x"]
+    assert store.list("/none") == []
+
+
+def test_it_outlives_who_put_it(open_store: Open, tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    revision = store.put_if("/a", b"one", ABSENT)
+    store.close()
+    again = open_store(tmp_path)
+    assert again.get("/a") == Entry("/a", b"one", revision)
+    again.close()
+    with pytest.raises(frazil.Closed):
+        again.get("/a")
+
+
+@pytest.mark.parametrize("key", ["", "a", "/a\0b", "/" + "x" * KEY_BYTES_MAX])
+def test_a_wrong_key_is_refused(store: MetaStore, key: str) -> None:
+    with pytest.raises(frazil.InvalidInput, match="key: must begin with /"):
+        store.put_if(key, b"", ABSENT)
+
+
+def test_a_value_that_is_too_large_is_refused(store: MetaStore) -> None:
+    with pytest.raises(frazil.InvalidInput, match="value: has 1048577 bytes"):
+        store.put_if("/a", b"x" * (VALUE_BYTES_MAX + 1), ABSENT)
+
+
+def add_one(store: MetaStore, times: int) -> None:
+    for _ in range(times):
+        while True:
+            found = store.get("/count")
+            value = 0 if found is None else int(found.value)
+            if store.put_if("/count", str(value + 1).encode(), ABSENT if found is None else found.revision):
+                break
+
+
+def add_in_process(kind: str, folder: Path, times: int) -> None:
+    store = STORES[kind](folder)
+    add_one(store, times)
+    store.close()
+
+
+def test_of_those_who_change_at_once_each_counts(store: MetaStore) -> None:
+    threads = [threading.Thread(target=add_one, args=(store, 25)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = store.get("/count")
+    assert found is not None
+    assert found.value == b"100"
+
+
+@pytest.mark.parametrize("kind", list(STORES))
+def test_also_between_processes(kind: str, tmp_path: Path) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    processes = [spawn.Process(target=add_in_process, args=(kind, tmp_path, 25)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    store = STORES[kind](tmp_path)
+    found = store.get("/count")
+    store.close()
+    assert found is not None
+    assert found.value == b"50"
+
+
+def test_a_file_that_is_no_store_is_told_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "meta.db"
+    path.write_bytes(b"not a database, but the only copy of something " * 100)
+    before = path.read_bytes()
+    with pytest.raises(frazil.FrazilError, match=r"meta\.db cannot be used: file is not a database"):
+        SqliteStore(path)
+    assert path.read_bytes() == before

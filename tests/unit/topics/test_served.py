@@ -1,0 +1,101 @@
+"""A folder that is served, read beside its owner: the same rows as the owner has, from any start."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from tiers import NAME, publish, remove_what_the_table_has
+
+import frazil
+from frazil.cli.main import main
+from frazil.core.settings import FlightSettings, Settings
+from frazil.log.ownership import told_where
+from frazil.serve.flight import FlightDoor
+from frazil.topics.logs import OwnerView
+from frazil.topics.served import ServedTopic
+from parts.moving import HandMover
+
+
+@pytest.fixture
+def view(storage: frazil.Storage, settings: Settings) -> Iterator[OwnerView]:
+    door = FlightDoor(storage, FlightSettings(port=0))
+    with told_where(settings, {"flight": door.address}):
+        view = OwnerView(door.address)
+        yield view
+        view.close()
+    door.stop()
+
+
+@pytest.fixture
+def served(topic: frazil.Topic, settings: Settings, view: OwnerView) -> ServedTopic:
+    quick = settings.model_copy(update={"reader": settings.reader.model_copy(update={"poll_interval_ms": 20})})
+    return ServedTopic(quick, view, NAME)
+
+
+def offsets(batches: Iterator[pa.RecordBatch]) -> list[int]:
+    return [offset for batch in batches for offset in batch.column("_offset").to_pylist()]
+
+
+def test_it_reads_from_table_and_log_as_the_owner_does(topic: frazil.Topic, served: ServedTopic) -> None:
+    assert served.schema is None
+    mine = pa.Table.from_batches(list(served.read_batches()))
+    assert mine.combine_chunks().equals(pa.Table.from_batches(list(topic.read_batches())).combine_chunks())
+
+
+@pytest.mark.parametrize("start", [0, 3_499, 4_200, 5_000, "latest"])
+def test_from_any_offset(served: ServedTopic, start: int | str) -> None:
+    first = 5_000 if start == "latest" else int(start)
+    assert offsets(served.read_batches(start)) == list(range(first, 5_000))
+
+
+def test_from_any_time(topic: frazil.Topic, served: ServedTopic) -> None:
+    for offset in (0, 1_234, 3_999, 4_700):
+        time = next(topic.read(offset)).append_time
+        expected = next(topic.read(time)).offset
+        assert offsets(served.read_batches(time, end=expected + 1)) == [expected]
+
+
+def test_beyond_the_end_is_refused(served: ServedTopic) -> None:
+    with pytest.raises(frazil.OffsetOutOfRange):
+        served.read_batches(5_001)
+
+
+def test_a_follower_gets_what_is_published_later(
+    storage: frazil.Storage, topic: frazil.Topic, mover: HandMover, served: ServedTopic
+) -> None:
+    reader = served.read_batches(4_990, end=5_100, follow=True)
+    assert next(reader).num_rows
+    publishing = threading.Timer(0.05, publish, (topic, 100, 10))
+    publishing.start()
+    assert offsets(reader)[-1] == 5_099
+    publishing.join()
+
+
+def test_what_is_moved_and_removed_while_it_is_read_comes_from_the_table(
+    storage: frazil.Storage, topic: frazil.Topic, mover: HandMover, served: ServedTopic
+) -> None:
+    reader = served.read_batches(4_000)
+    first = next(reader)
+    publish(topic, 2_000)  # so that a segment with rows to come is closed
+    mover.move(topic)
+    remove_what_the_table_has(storage, topic, 7_000)
+    assert topic.stats().first_offset > 4_500
+    assert [*first.column("_offset").to_pylist(), *offsets(reader)] == list(range(4_000, 5_000))
+
+
+def test_a_topic_that_is_deleted_ends_those_that_follow(storage: frazil.Storage, served: ServedTopic) -> None:
+    reader = served.read_batches("latest", follow=True)
+    storage.delete_topic(NAME)
+    storage.topic(NAME)
+    with pytest.raises(frazil.TopicNotFound, match="another was made"):
+        next(reader)
+
+
+def test_the_command_line_reads_beside_the_owner(
+    topic: frazil.Topic, view: OwnerView, settings: Settings, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    code = main(["consume", NAME, "-o", "4998", "-f", r"%o\n", "--data", str(settings.data)])
+    assert (code, capsysbinary.readouterr().out) == (0, b"4998\n4999\n")
