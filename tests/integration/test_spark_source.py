@@ -267,9 +267,7 @@ def test_tasks_follow_the_files_and_min_partitions(tmp_path: Path, session: Spar
         ({"endingOffsets": "11"}, "has offsets 0 up to 10, not 11"),
     ],
 )
-def test_a_wrong_option_is_named(
-    tmp_path: Path, session: SparkSession, options: dict[str, str], words: str
-) -> None:
+def test_a_wrong_option_is_named(tmp_path: Path, session: SparkSession, options: dict[str, str], words: str) -> None:
     with frazil.open(tmp_path) as storage:
         published(storage.topic(TOPIC), 10)
     with pytest.raises(Exception, match=words):
@@ -292,9 +290,7 @@ def test_rows_that_are_nowhere_are_an_error_or_skipped(tmp_path: Path, session: 
     assert offsets(kept) == list(range(first, 1_000))
 
 
-def test_what_is_moved_and_removed_after_planning_is_read_from_the_table(
-    tmp_path: Path, session: SparkSession
-) -> None:
+def test_what_is_moved_and_removed_after_planning_is_read_from_the_table(tmp_path: Path, session: SparkSession) -> None:
     settings, floor = small(tmp_path), Floor()
     with frazil.open(settings) as storage:
         storage.floor_of = floor
