@@ -1,0 +1,205 @@
+"""The driver's look at logs and tables for the Spark source: what there is, and which task reads what.
+
+Logs are asked before tables: what moves between the two looks is in the table, and is not read from the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+
+from frazil.core.errors import FrazilError, InvalidInput, OffsetOutOfRange, RowsMissing, TopicNotFound
+from frazil.core.names import TopicName
+from frazil.core.offsets import OffsetRange
+from frazil.core.rows import APPEND_TIME
+from frazil.core.settings import Settings
+from frazil.lake.history import TableHistories, TableHistory
+from frazil.lake.tables import table_of
+from frazil.log.info import LogInfo
+from frazil.log.ownership import served_by
+from frazil.pipeline.spark_options import EARLIEST, LATEST, Bound, SourceOptions
+from frazil.pipeline.spark_ranges import (
+    Ends,
+    Partition,
+    SourceRange,
+    Stretch,
+    along_files,
+    at_least,
+    held_by,
+    packed,
+    split,
+    task_bytes,
+)
+from frazil.topics.logs import LogView, open_view
+
+_log = logging.getLogger("frazil.pipeline")
+
+
+def stored_of(info: LogInfo) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(info.stored_schema))
+
+
+@contextlib.contextmanager
+def looking(options: SourceOptions, settings: Settings) -> Iterator[Look]:
+    with open_view(settings, options.owner) as view:
+        yield Look(options, settings, view)
+
+
+class Look:
+    """One look at the logs that the options want, by topic and partition."""
+
+    def __init__(self, options: SourceOptions, settings: Settings, view: LogView) -> None:
+        self._options = options
+        self._view = view
+        self._owner = _address_for_tasks(settings, options.owner)
+        self._histories = TableHistories(settings)
+        self.logs: dict[Partition, LogInfo] = {}
+        found = view.logs()
+        for info in found:
+            if options.wants(info.topic):
+                base, number = info.topic.partition_of()
+                other = self.logs.setdefault((str(base), number), info)
+                if other is not info:
+                    raise InvalidInput(f"{other.topic} and {info.topic} are both partition {number} of {base}")
+        for name in options.topics:
+            if not any(name in (info.topic, info.topic.partition_of()[0]) for info in self.logs.values()):
+                raise _absent(name, view)
+
+    # --- where to begin and to end
+
+    def starts(self) -> dict[Partition, int]:
+        """Where the options begin each partition, within what is there."""
+        since = self._options.starting_time_us
+        if since is not None:
+            return {key: self._at_time(info, since) for key, info in self.logs.items()}
+        bound = self._options.starting or Bound(EARLIEST, {})
+        return {key: self._at(key, bound) for key in self.logs}
+
+    def ends(self) -> dict[Partition, int]:
+        """Where the options end each partition."""
+        bound = self._options.ending or Bound(LATEST, {})
+        return {key: self._at(key, bound) for key in self.logs}
+
+    def durable(self) -> dict[Partition, int]:
+        return {key: info.durable_end for key, info in self.logs.items()}
+
+    def first(self, info: LogInfo) -> int:
+        """The first offset that can be read, from log or table."""
+        history = self._history(info) if info.first_offset else None
+        span = None if history is None else history.span()
+        return info.first_offset if span is None else min(info.first_offset, span.start)
+
+    def _at(self, key: Partition, bound: Bound) -> int:
+        info, wanted = self.logs[key], bound.of(*key)
+        if wanted == LATEST:
+            return info.durable_end
+        if wanted == EARLIEST:
+            return self.first(info)
+        if wanted <= info.durable_end:
+            return wanted  # whether it is still there is seen when the range is planned
+        first = self.first(info)
+        if self._options.fail_on_data_loss:
+            raise OffsetOutOfRange(str(info.topic), wanted, first, info.durable_end)
+        _log.warning("%s has offsets %d up to %d, not %d", info.topic, first, info.durable_end, wanted)
+        return info.durable_end
+
+    def _at_time(self, info: LogInfo, time_us: int) -> int:
+        """The first offset appended at or after a time, or the end. Append times never step back within a log."""
+        low, high = info.first_offset, info.durable_end
+        if low < high and self._time_us(info, low) >= time_us:
+            history = self._history(info) if low else None
+            found = None if history is None else history.offset_at_time(time_us)
+            return low if found is None else min(found, low)
+        while low < high:
+            middle = (low + high) // 2
+            if self._time_us(info, middle) >= time_us:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _time_us(self, info: LogInfo, offset: int) -> int:
+        (batch,) = self._view.read(info, OffsetRange(offset, offset + 1))
+        return int(batch.column(APPEND_TIME.name).cast(pa.int64())[0].as_py())
+
+    def _history(self, info: LogInfo) -> TableHistory | None:
+        return self._histories.of(info.topic, info.log_id)
+
+    # --- tasks
+
+    def plan(self, starts: Ends, ends: Ends) -> list[SourceRange]:
+        """The tasks that read each partition from its start up to its end: the table's part first, then the log's."""
+        found: list[tuple[LogInfo, Partition, bool, list[Stretch]]] = []
+        for key in sorted(ends):
+            start, end = starts.get(key, 0), ends[key]
+            if start < end:
+                found += [(self.logs[key], key, *part) for part in self._parts(self.logs[key], OffsetRange(start, end))]
+        total = sum(stretch.size_bytes for *_, stretches in found for stretch in stretches)
+        size = task_bytes(total, self._options.partitions_min)
+        ranges = [
+            self._range(info, key, wanted, in_table)
+            for info, key, in_table, stretches in found
+            for wanted in packed(stretches, max(1.0, size))
+        ]
+        parts = at_least(ranges, self._options.partitions_min or 1)
+        if parts == 1:
+            return ranges
+        return [dataclasses.replace(one, range=piece) for one in ranges for piece in split(one.range, parts)]
+
+    def _parts(self, info: LogInfo, wanted: OffsetRange) -> Iterator[tuple[bool, list[Stretch]]]:
+        history = self._history(info)
+        plan = None if history is None else history.plan(wanted.start, wanted.end)
+        at = wanted.start
+        if plan is not None:
+            stretches = along_files(plan.files, plan.wanted)
+            first = next((stretch.range.start for stretch in stretches if stretch.size_bytes), plan.wanted.end)
+            if first > at and not any(gap.start <= at and first <= gap.end for gap in plan.gaps):
+                self._lost(info, OffsetRange(at, first))
+                stretches = [stretch for stretch in stretches if stretch.range.start >= first]
+            yield True, stretches
+            at = plan.wanted.end
+        if at < min(info.first_offset, wanted.end):
+            self._lost(info, OffsetRange(at, min(info.first_offset, wanted.end)))
+            at = info.first_offset
+        if wanted.end > info.durable_end:
+            self._lost(info, OffsetRange(max(at, info.durable_end), wanted.end))
+        end = min(wanted.end, info.durable_end)
+        if at < end:
+            yield False, [Stretch(OffsetRange(at, end), (end - at) * info.bytes_per_row)]
+
+    def _range(self, info: LogInfo, key: Partition, wanted: OffsetRange, in_table: bool) -> SourceRange:
+        files = () if in_table else held_by(info.files, wanted)
+        topic, number = key
+        return SourceRange(
+            topic, number, str(info.topic), info.log_id, wanted, in_table, info.stored_schema, files, self._owner
+        )
+
+    def _lost(self, info: LogInfo, missing: OffsetRange) -> None:
+        lost(str(info.topic), missing, self._options.fail_on_data_loss)
+
+
+def lost(topic: str, missing: OffsetRange, fail: bool) -> None:
+    """Rows that are nowhere: an error, or a warning where the user wants to go on."""
+    table = str(table_of(TopicName.parse(topic))[0])
+    if fail:
+        raise RowsMissing(topic, table, missing.start, missing.end)
+    _log.warning("offsets %d up to %d of %s are in no place any more; skipped", missing.start, missing.end, topic)
+
+
+def _absent(name: TopicName, view: LogView) -> FrazilError:
+    problems: Mapping[str, str] = getattr(view, "problems", {})
+    if str(name) in problems:
+        return FrazilError(f"{name} cannot be read: {problems[str(name)]}", topic=str(name))
+    return TopicNotFound(str(name))
+
+
+def _address_for_tasks(settings: Settings, owner: str | None) -> str | None:
+    """Where tasks, which may run on another host, reach the owner."""
+    if owner is not None:
+        return owner
+    served = served_by(settings)
+    return None if served is None else str(served.get("advertised") or served["flight"])

@@ -1,0 +1,84 @@
+"""The offsets of a stream, as they stand in Spark's checkpoint, and how far its next batch goes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from frazil.core.errors import InvalidInput
+from frazil.pipeline.spark_look import Look
+from frazil.pipeline.spark_options import SourceOptions
+from frazil.pipeline.spark_ranges import Partition, capped
+
+_log = logging.getLogger("frazil.pipeline")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """How far a stream has come in each partition, where it began there, and which log it was."""
+
+    ends: Mapping[Partition, int]
+    began: Mapping[Partition, int]
+    logs: Mapping[Partition, str]
+
+    def beginning(self) -> StreamOffset:
+        return StreamOffset(self.began, self.began, self.logs)
+
+    def as_json(self) -> dict[str, Any]:
+        """Always the same for the same offsets: Spark compares the text."""
+        return {"offsets": _nested(self.ends), "began": _nested(self.began), "logs": _nested(self.logs)}
+
+    @classmethod
+    def of_json(cls, value: Mapping[str, Any]) -> StreamOffset:
+        return cls(_flat(value["offsets"]), _flat(value["began"]), _flat(value["logs"]))
+
+    def check_logs(self, look: Look, fail: bool) -> None:
+        """A topic that was deleted, or made again, has not the rows that the stream counts on."""
+        for key, log_id in self.logs.items():
+            found = look.logs.get(key)
+            if found is None or found.log_id != log_id:
+                what = "is gone" if found is None else "was made again, and is another log"
+                _tell(f"{key[0]} (partition {key[1]}) {what}", key[0], fail)
+
+    def starts_after(self, before: StreamOffset) -> dict[Partition, int]:
+        """Where the batch that ends here begins: where the one before ended, but for logs that came between."""
+        same = {key: end for key, end in before.ends.items() if before.logs.get(key) == self.logs.get(key)}
+        return {**self.began, **same}
+
+    def within(self, look: Look) -> dict[Partition, int]:
+        """How far to read of the logs that are still the same."""
+        return {
+            key: end
+            for key, end in self.ends.items()
+            if key in look.logs and look.logs[key].log_id == self.logs.get(key)
+        }
+
+
+def advanced(last: StreamOffset, look: Look, options: SourceOptions) -> StreamOffset:
+    """The end of the next batch. A partition that is new since is read from its beginning; one that is gone stays."""
+    last.check_logs(look, options.fail_on_data_loss)
+    remade = {key for key, info in look.logs.items() if last.logs.get(key, info.log_id) != info.log_id}
+    fresh = {key: look.first(info) for key, info in look.logs.items() if key not in last.logs or key in remade}
+    starts = {**last.ends, **fresh}
+    ends = capped(starts, look.durable(), options.offsets_per_trigger_max)
+    logs = {key: info.log_id for key, info in look.logs.items()}
+    return StreamOffset({**starts, **ends}, {**last.began, **fresh}, {**last.logs, **logs})
+
+
+def _tell(what: str, topic: str, fail: bool) -> None:
+    if fail:
+        raise InvalidInput(f"{what}: start with a new checkpoint, or set option failOnDataLoss to false", topic=topic)
+    _log.warning("%s; what was not read of it is skipped", what)
+
+
+def _nested(values: Mapping[Partition, Any]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for (topic, partition), value in sorted(values.items()):
+        found.setdefault(topic, {})[str(partition)] = value
+    return found
+
+
+def _flat(values: Mapping[str, Mapping[str, Any]]) -> dict[Partition, Any]:
+    return {(topic, int(number)): value for topic, partitions in values.items() for number, value in partitions.items()}

@@ -1,0 +1,45 @@
+"""A streaming query over `format("frazil")` into Parquet files, to be killed at any moment.
+
+python stream_child.py DATA SINK run       run until killed; a line for each batch
+python stream_child.py DATA SINK drain     run until nothing is left, then exit
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from frazil.pipeline.spark import SparkPlace, open_session
+from frazil.spark import register
+
+TOPIC = "/crash/stream"
+EACH = 400
+
+
+def main(data: Path, sink: Path, what: str) -> None:
+    session = open_session(SparkPlace("local[2]"))
+    register(session)
+    session.conf.set("spark.sql.streaming.pollingDelay", "10ms")
+    rows = session.readStream.format("frazil").option("subscribe", TOPIC).option("data", str(data))
+    query = (
+        rows.option("maxOffsetsPerTrigger", EACH).load()
+        .selectExpr("partition", "offset", "cast(value as string) as value")
+        .writeStream.format("parquet").option("path", str(sink / "rows")).option("checkpointLocation", str(sink / "at"))
+        .start()
+    )  # fmt: skip
+    if what == "drain":
+        query.processAllAvailable()
+        query.stop()
+        session.stop()
+        return
+    told = -1
+    while not query.awaitTermination(0.05):
+        progress = query.lastProgress
+        if progress is not None and progress["batchId"] > told and progress["numInputRows"]:
+            told = progress["batchId"]
+            print(json.dumps({"batch": told, "rows": progress["numInputRows"]}), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
