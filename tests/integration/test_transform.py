@@ -29,7 +29,7 @@ JSON = "from_json(cast(_payload as string), 'user string, amount decimal(10,2), 
 TYPED = f"select _offset, order.user, order.amount, order.tags from (select _offset, {JSON} as order from topic)"
 STATEMENTS = {
     "/shop/filtered": "select * from topic where _offset % 3 = 0",
-    "/shop/projected": "-- as people write it\nselect _topic_partition, upper(cast(_key as string)) as buyer from topic;",
+    "/shop/projected": "-- by hand\nselect _topic_partition, upper(cast(_key as string)) as buyer from topic;",
     "/shop/typed": TYPED,
     "/shop/counted": f"with o as ({TYPED}) select user, count(*) as orders, sum(amount) as total from o group by user",
 }
