@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from frazil.core.errors import OwnerUnreachable
+from frazil.core.errors import InvalidSettings, OwnerUnreachable
+from frazil.core.lake_settings import CatalogType, ObjectStoreType
 from frazil.core.settings import Settings
 from frazil.log.info import LogInfo
 from frazil.log.ownership import served_by
@@ -101,3 +102,13 @@ def open_source(
         yield remote
     finally:
         remote.close()
+
+
+def check_lake_is_named(settings: Settings) -> None:
+    """Whoever is elsewhere must be told where the tables are: the embedded lake is in a folder of one host."""
+    catalog, store = settings.catalog, settings.object_store
+    if catalog.type is CatalogType.SQL and catalog.uri is None:
+        raise InvalidSettings("catalog.uri: with --owner it must be given: the catalog in a data folder is that host's")
+    decides = catalog.type in (CatalogType.REST, CatalogType.NAMED) or catalog.warehouse is not None
+    if store.type is ObjectStoreType.LOCAL and store.path is None and not decides:
+        raise InvalidSettings("object_store.type: with --owner it must be given, or object_store.path of a shared disk")

@@ -18,8 +18,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from frazil.core.clock import Clock, SystemClock
-from frazil.core.errors import FrazilError, InvalidSettings, SparkUnavailable
-from frazil.core.lake_settings import CatalogType, ObjectStoreType
+from frazil.core.errors import FrazilError, SparkUnavailable
 from frazil.core.settings import Settings
 from frazil.lake.catalog import catalog_properties, open_catalog
 from frazil.lake.check import check_lake
@@ -28,7 +27,7 @@ from frazil.lake.store import TableStore
 from frazil.pipeline.leading import Leadership
 from frazil.pipeline.lease import MoverName, this_host
 from frazil.pipeline.mover import Mover, TickReport
-from frazil.pipeline.owner import OpenDoor, ServedLogs, open_source
+from frazil.pipeline.owner import OpenDoor, ServedLogs, check_lake_is_named, open_source
 from frazil.pipeline.requirements import missing_part
 from frazil.pipeline.source import LogSource, OwnLogs, RemoteOwner
 from frazil.pipeline.spark import SparkPlace, open_session, spark_place, warm_up
@@ -198,16 +197,6 @@ def open_runner(
                 status.stopped(error.message if isinstance(error, FrazilError) else None)
                 raise
             status.stopped()
-
-
-def check_lake_is_named(settings: Settings) -> None:
-    """A mover elsewhere must be told where the tables are: the embedded catalog and store are in a folder of a host."""
-    catalog, store = settings.catalog, settings.object_store
-    if catalog.type is CatalogType.SQL and catalog.uri is None:
-        raise InvalidSettings("catalog.uri: with --owner it must be given: the catalog in a data folder is that host's")
-    decides = catalog.type in (CatalogType.REST, CatalogType.NAMED) or catalog.warehouse is not None
-    if store.type is ObjectStoreType.LOCAL and store.path is None and not decides:
-        raise InvalidSettings("object_store.type: with --owner it must be given, or object_store.path of a shared disk")
 
 
 def _telling(

@@ -12,6 +12,7 @@ from typing import Any
 from frazil.core.errors import InvalidInput
 from frazil.core.names import TopicName
 from frazil.core.settings import Settings, resolve_settings
+from frazil.pipeline.owner import check_lake_is_named
 
 EARLIEST, LATEST = -2, -1
 
@@ -64,7 +65,11 @@ class SourceOptions:
         return topic in self.topics or base in self.topics
 
     def settings(self) -> Settings:
-        return resolve_settings(self.data, self.config)
+        """Where the log and the lake are. An owner elsewhere does not say where its tables are."""
+        found = resolve_settings(self.data, self.config)
+        if self.owner is not None and self.data is None and self.config is None:
+            check_lake_is_named(found)
+        return found
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
