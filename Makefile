@@ -50,6 +50,7 @@ format: setup ## Put the code in order
 bench: setup parts ## Measure the log beside the limits of this machine's disk, the mover beside Spark's own append
 	@$(BIN)/python bench/log.py
 	@$(BIN)/python bench/lake.py
+	@$(BIN)/python bench/spark_source.py
 
 .PHONY: docs
 docs: ## Build the documentation into site/
