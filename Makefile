@@ -51,6 +51,7 @@ bench: setup parts ## Measure the log beside the limits of this machine's disk, 
 	@$(BIN)/python bench/log.py
 	@$(BIN)/python bench/lake.py
 	@$(BIN)/python bench/reading.py
+	@$(BIN)/python bench/spark_source.py
 
 .PHONY: docs
 docs: ## Build the documentation into site/
