@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 import frazil
 import frazil.aio
+import frazil.iceberg
 import frazil.testing
 from frazil.cli.main import app, exit_code
 from frazil.core import errors
@@ -104,7 +105,9 @@ def test_every_error_has_a_code_of_its_own() -> None:
     assert len(set(codes)) == len(codes)
 
 
-@pytest.mark.parametrize("module", [frazil, frazil.aio, frazil.testing], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [frazil, frazil.aio, frazil.iceberg, frazil.testing], ids=lambda module: module.__name__
+)
 def test_the_public_names_are_sorted_and_there(module: Any) -> None:
     assert list(module.__all__) == sorted(module.__all__)
     assert len(set(module.__all__)) == len(module.__all__)
@@ -112,14 +115,18 @@ def test_the_public_names_are_sorted_and_there(module: Any) -> None:
         assert hasattr(module, name)
 
 
-@pytest.mark.parametrize("module", [frazil, frazil.aio, frazil.testing], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [frazil, frazil.aio, frazil.iceberg, frazil.testing], ids=lambda module: module.__name__
+)
 def test_every_public_name_is_in_the_reference(module: Any) -> None:
     words = "\n".join(page.read_text(encoding="utf-8") for page in REFERENCE.glob("*.md"))
     missing = [name for name in module.__all__ if not re.search(rf"`(?:\w+\.)*{name}\b", words)]
     assert not missing
 
 
-@pytest.mark.parametrize("owner", [frazil.Storage, frazil.Topic, frazil.aio.Storage, frazil.aio.Topic])
+@pytest.mark.parametrize(
+    "owner", [frazil.Storage, frazil.Topic, frazil.aio.Storage, frazil.aio.Topic, frazil.iceberg.IcebergStorage]
+)
 def test_every_public_method_is_in_the_reference(owner: type) -> None:
     words = (REFERENCE / "python.md").read_text(encoding="utf-8")
     own = [name for name in vars(owner) if not name.startswith("_")]
