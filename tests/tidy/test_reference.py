@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 import frazil
 import frazil.aio
+import frazil.iceberg
 import frazil.spark
 import frazil.testing
 from frazil.cli.main import app, exit_code
@@ -106,7 +107,9 @@ def test_every_error_has_a_code_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [frazil, frazil.aio, frazil.spark, frazil.testing], ids=lambda module: module.__name__
+    "module",
+    [frazil, frazil.aio, frazil.iceberg, frazil.spark, frazil.testing],
+    ids=lambda module: module.__name__,
 )
 def test_the_public_names_are_sorted_and_there(module: Any) -> None:
     assert list(module.__all__) == sorted(module.__all__)
@@ -116,7 +119,9 @@ def test_the_public_names_are_sorted_and_there(module: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [frazil, frazil.aio, frazil.spark, frazil.testing], ids=lambda module: module.__name__
+    "module",
+    [frazil, frazil.aio, frazil.iceberg, frazil.spark, frazil.testing],
+    ids=lambda module: module.__name__,
 )
 def test_every_public_name_is_in_the_reference(module: Any) -> None:
     words = "\n".join(page.read_text(encoding="utf-8") for page in REFERENCE.glob("*.md"))
@@ -124,7 +129,9 @@ def test_every_public_name_is_in_the_reference(module: Any) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("owner", [frazil.Storage, frazil.Topic, frazil.aio.Storage, frazil.aio.Topic])
+@pytest.mark.parametrize(
+    "owner", [frazil.Storage, frazil.Topic, frazil.aio.Storage, frazil.aio.Topic, frazil.iceberg.IcebergStorage]
+)
 def test_every_public_method_is_in_the_reference(owner: type) -> None:
     words = (REFERENCE / "python.md").read_text(encoding="utf-8")
     own = [name for name in vars(owner) if not name.startswith("_")]
