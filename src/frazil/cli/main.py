@@ -16,7 +16,7 @@ import typer
 import typer.main
 
 import frazil
-from frazil.cli import consume, doctor, log, options, output, pipeline, produce, serve, sql, topics, verify
+from frazil.cli import consume, doctor, log, options, output, pipeline, produce, serve, sql, table, topics, verify
 from frazil.core.errors import (
     CorruptLog,
     FolderInUse,
@@ -38,6 +38,7 @@ app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(log.app, name="log")
 app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(table.app, name="table")
 app.command("sql")(sql.sql)
 app.command("verify")(verify.verify)
 app.command("doctor")(doctor.doctor)

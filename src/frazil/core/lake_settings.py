@@ -89,3 +89,14 @@ class ReaderSettings(_Frozen):
     poll_interval_ms: Positive = Field(1_000, description="how often a table is asked for a new snapshot")
     max_concurrent_reads: Positive = Field(10, description="files read at once")
     prefetch_size: Positive = Field(5, description="files read ahead")
+
+
+class MaintenanceSettings(_Frozen):
+    """How tables are kept: the size of files, how long snapshots and stray files stay."""
+
+    jars: Path | None = Field(None, description="folder with Iceberg's jars for Spark; unset, Spark gets them by Ivy")
+    target_file_bytes: int = Field(256 * MIB, ge=MIB, description="compaction makes files of about this size")
+    files_min: int = Field(5, ge=2, description="compaction joins no fewer small files of a partition than this")
+    snapshot_age_hours: int = Field(120, ge=1, description="younger snapshots are kept: someone may be reading them")
+    snapshots_min: int = Field(10, ge=1, description="so many snapshots are kept, however old")
+    orphan_age_hours: int = Field(72, ge=24, description="younger files are kept: they may be about to be committed")

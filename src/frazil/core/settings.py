@@ -13,7 +13,13 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from frazil.core.errors import InvalidSettings
-from frazil.core.lake_settings import CatalogSettings, ObjectStoreSettings, ReaderSettings, WriterSettings
+from frazil.core.lake_settings import (
+    CatalogSettings,
+    MaintenanceSettings,
+    ObjectStoreSettings,
+    ReaderSettings,
+    WriterSettings,
+)
 from frazil.core.names import TopicName
 from frazil.core.setting_sources import add_environment, explained, unwrapped
 from frazil.core.topic_settings import TopicRules, TopicTable, topic_rules
@@ -116,6 +122,7 @@ class Settings(_Frozen):
     object_store: ObjectStoreSettings = ObjectStoreSettings()
     writer: WriterSettings = WriterSettings()
     reader: ReaderSettings = ReaderSettings()
+    maintenance: MaintenanceSettings = MaintenanceSettings()
     topics: TopicTable = Field({}, description="settings of single topics, by name or pattern; see below")
 
     @classmethod

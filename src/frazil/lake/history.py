@@ -7,12 +7,12 @@ is planned anew from the table as it is. What can't be read now may be asked for
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +39,10 @@ WINDOW_BYTES = 32 * 1024 * 1024
 WINDOW_ROWS_MIN, WINDOW_ROWS_MAX = 1_000, 250_000
 SPREAD = 4
 """Rows take about this many times the room of their Parquet file."""
+
+LOOKS_MAX = 3
+
+Found = TypeVar("Found")
 
 _log = logging.getLogger("frazil.lake")
 
@@ -80,13 +84,12 @@ class TableHistory:
 
     def span(self) -> OffsetRange | None:
         """The first offset that the table holds and how far it goes; None if it has nothing of the log."""
-        held = self._held()
-        if held is None:
-            return None
-        table, end = held
-        with self._told(0):
+
+        def find(table: Table, end: int) -> OffsetRange | None:
             files = plan_all(table, self._partition)
-        return OffsetRange(min(file.low for file in files), end) if files else None
+            return OffsetRange(min(file.low for file in files), end) if files else None
+
+        return self._looked_up(0, find)
 
     def look(self) -> tuple[Table, int] | None:
         """The table as it is now and how far it has the log; None if it has nothing of it."""
@@ -98,12 +101,9 @@ class TableHistory:
 
     def offset_at_time(self, time_us: int) -> int | None:
         """The first offset appended at or after a time; None if the table holds no such row."""
-        held = self._held()
-        if held is None:
-            return None
-        table, _ = held
-        found: int | None = None
-        with self._told(0):
+
+        def find(table: Table, _: int) -> int | None:
+            found: int | None = None
             rows = FileRows(table, ["_append_time"], self._partition)
             for file in plan_times(table, self._partition, time_us):
                 if found is not None and file.low > found:
@@ -113,19 +113,22 @@ class TableHistory:
                     if later.num_rows:
                         first = pc.min(later.column(0)).as_py()
                         found = first if found is None else min(found, first)
-        return found
+            return found
+
+        return self._looked_up(0, find)
 
     # --- for the reader
 
     def plan(self, start: int, end: int) -> Plan | None:
         """How to read a range, as far as the table holds it; None if it holds nothing of it."""
-        held = self._held()
-        if held is None or min(end, held[1]) <= start:
-            return None
-        table, table_end = held
-        wanted = OffsetRange(start, min(end, table_end))
-        with self._told(start):
+
+        def find(table: Table, table_end: int) -> Plan | None:
+            if min(end, table_end) <= start:
+                return None
+            wanted = OffsetRange(start, min(end, table_end))
             return Plan(table, plan_offsets(table, self._partition, wanted), wanted, gaps(table, self._log_id))
+
+        return self._looked_up(start, find)
 
     @property
     def partition(self) -> int:
@@ -157,12 +160,21 @@ class TableHistory:
         token = None if is_transformed(table) else read_token(table, self._log_id)
         return (table, token.end) if token is not None and token.end else None
 
-    @contextlib.contextmanager
-    def _told(self, offset: int) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            raise self.problem(offset, error) from error
+    def _looked_up(self, offset: int, find: Callable[[Table, int], Found | None]) -> Found | None:
+        """What is found in the table; None if it has nothing of the log.
+
+        Expiry may remove a manifest or a file while we look: then the table as it is now no longer names it.
+        """
+        for attempt in range(LOOKS_MAX):
+            held = self._held()
+            if held is None:
+                return None
+            try:
+                return find(*held)
+            except Exception as error:
+                if not isinstance(error, FileNotFoundError) or attempt == LOOKS_MAX - 1:
+                    raise self.problem(offset, error) from error
+        raise AssertionError("the last look returns or raises")
 
 
 class HistoryReader:

@@ -122,7 +122,7 @@ def _refuse_if_rolled_back(table: Table, log_id: str, end: int) -> None:
             raise TableRolledBack(".".join(table.name()), log_id, said, end)
         return
     first = None
-    for snapshot in _line(table):
+    for snapshot in line(table):
         first = snapshot
     if first is None or (first.parent_snapshot_id is None and (first.sequence_number or 0) <= 1):
         raise TableRolledBack(".".join(table.name()), log_id, 0, end)
@@ -130,14 +130,14 @@ def _refuse_if_rolled_back(table: Table, log_id: str, end: int) -> None:
 
 def said_by_snapshots(table: Table, log_id: str) -> int | None:
     """How far the present line of snapshots says that it has a log; None if none of them speaks of it."""
-    for snapshot in _line(table):
+    for snapshot in line(table):
         said = snapshot.summary.additional_properties.get(end_key(log_id)) if snapshot.summary else None
         if said is not None:
             return int(said)
     return None
 
 
-def _line(table: Table) -> Iterator[Snapshot]:
+def line(table: Table) -> Iterator[Snapshot]:
     """The current snapshot and its ancestors, as far back as they are kept."""
     snapshot = table.current_snapshot()
     while snapshot is not None:

@@ -47,7 +47,7 @@ def spark_place(
     return SparkPlace(master, remote, remote is not None or not _is_local(master or ""))
 
 
-def open_session(place: SparkPlace) -> SparkSession:
+def open_session(place: SparkPlace, options: Mapping[str, str] | None = None) -> SparkSession:
     """Secrets are in none of the session's settings: those show up in event logs and web pages."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers start whatever Python is on PATH
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -63,6 +63,8 @@ def open_session(place: SparkPlace) -> SparkSession:
             .config("spark.python.worker.reuse", "true")
             .config("spark.task.maxFailures", "3")
         )
+        for name, value in (options or {}).items():
+            builder = builder.config(name, value)
         address = driver_address(place.master)
         if address is not None:
             builder = builder.config("spark.driver.host", address).config("spark.driver.bindAddress", address)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from tiers import payload, publish, remove_what_the_table_has, rewrite, rows_of
 
@@ -156,6 +157,35 @@ def test_files_compacted_and_removed_under_a_reader(topic: frazil.Topic, mover: 
     for path in old:
         path.unlink()
     assert seen + sum(batch.num_rows for batch in reader) == 5_000
+
+
+def test_files_removed_between_a_look_at_the_table_and_its_plan(
+    topic: frazil.Topic, mover: HandMover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader has the table as it was, and expiry has taken all that it names."""
+    old = mover.table(topic)
+    first = next(topic.read()).append_time
+    rewrite(mover.table(topic), rows_of(old, [("_offset", "ascending")]), [1_111])
+    now = mover.table(topic)
+    kept = {
+        now.current_snapshot().manifest_list,
+        *(each.manifest_path for each in now.current_snapshot().manifests(now.io)),
+    }
+    for snapshot in old.metadata.snapshots:
+        for name in {snapshot.manifest_list, *(each.manifest_path for each in snapshot.manifests(old.io))} - kept:
+            Path(name.removeprefix("file://")).unlink(missing_ok=True)
+    looks: list[Table] = []
+    load = SqlCatalog.load_table
+
+    def stale_at_first(catalog: SqlCatalog, name: str) -> Table:
+        looks.append(old if not looks else load(catalog, name))
+        return looks[-1]
+
+    monkeypatch.setattr(SqlCatalog, "load_table", stale_at_first)
+    for start in (0, first):
+        looks.clear()
+        assert read(topic, start) == list(range(5_000))
+        assert len(looks) > 1
 
 
 def test_a_catalog_that_goes_away(settings: Settings, topic: frazil.Topic) -> None:

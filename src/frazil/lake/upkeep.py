@@ -1,0 +1,249 @@
+"""What maintenance has to know of a table: what it holds, what would be done to it, and what forbids it.
+
+Nothing is changed here. The same questions are put before anything is done and for a dry run.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from frazil.core.errors import InvalidInput, TableRefused
+from frazil.core.names import TopicName
+from frazil.core.rows import OFFSET
+from frazil.core.settings import Settings
+from frazil.lake.catalog import catalog_properties, is_there, open_catalog
+from frazil.lake.store_errors import lake_error
+from frazil.lake.tables import PARTITION, TableName, partitioned_by, shown_partitioning, table_of
+from frazil.lake.token import ends, line, read_token
+
+SMALL = 0.75
+"""Of the target: as Iceberg's own rewrite takes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableSummary:
+    """One table as `frazil table list` shows it. `ends` says how far it has each log."""
+
+    table: str
+    rows: int
+    files: int
+    bytes: int
+    snapshots: int
+    committed_ms: int | None
+    ends: dict[str, int]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFiles:
+    """The files of one partition, and how many of them are small."""
+
+    partition: str
+    files: int
+    rows: int
+    bytes: int
+    small_files: int
+    small_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPlan:
+    """What compaction would join."""
+
+    files: int
+    bytes: int
+    partitions: int
+
+
+class Upkeep:
+    """The tables of the settings' catalog, looked at one by one."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._known = catalog_properties(settings)
+        self._opened: Catalog | None = None
+
+    def names(self, topic: str | None = None) -> list[TableName]:
+        """The table of a topic, or all that hold rows of a log."""
+        if topic is not None:
+            name = table_of(TopicName.parse(topic))[0]
+            self.table(name)
+            return [name]
+        return [name for name in self._all() if ends(self.table(name))]
+
+    def table(self, name: TableName) -> Table:
+        catalog = self._catalog()
+        if catalog is None:
+            raise _not_there(name)
+        try:
+            return catalog.load_table(name.identifier)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            raise _not_there(name) from None
+        except Exception as error:
+            raise lake_error(name, error, self._known.get("warehouse", ""), self._known) from error
+
+    def summary(self, name: TableName) -> TableSummary:
+        table = self.table(name)
+        snapshot = table.current_snapshot()
+        counts = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
+        return TableSummary(
+            str(name),
+            int(counts.get("total-records", 0)),
+            int(counts.get("total-data-files", 0)),
+            int(counts.get("total-files-size", 0)),
+            len(table.snapshots()),
+            snapshot.timestamp_ms if snapshot else None,
+            ends(table),
+        )
+
+    def description(self, name: TableName) -> dict[str, Any]:
+        """Everything that a person asks of a table, as plain values."""
+        table = self.table(name)
+        return {
+            **self.summary(name).as_dict(),
+            "location": table.location(),
+            "columns": [
+                {"name": field.name, "type": str(field.field_type), "required": field.required}
+                for field in table.schema().fields
+            ],
+            "partitioning": shown_partitioning(partitioned_by(table)),
+            "properties": dict(table.metadata.properties),
+            "history": [_described(snapshot) for snapshot in table.snapshots()],
+            "partitions": [asdict(each) for each in self.partitions(table)],
+        }
+
+    def partitions(self, table: Table) -> list[PartitionFiles]:
+        small_bytes_max = self._settings.maintenance.target_file_bytes * SMALL
+        sizes: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for task in table.scan().plan_files():
+            key = f"{task.file.spec_id}/{task.file.partition}"
+            sizes[key].append((task.file.file_size_in_bytes, task.file.record_count))
+        found = []
+        for key, files in sorted(sizes.items()):
+            small = [size for size, _ in files if size < small_bytes_max]
+            rows, size = sum(rows for _, rows in files), sum(size for size, _ in files)
+            found.append(PartitionFiles(key.partition("/")[2], len(files), rows, size, len(small), sum(small)))
+        return found
+
+    # --- what would be done
+
+    def compaction(self, name: TableName) -> CompactionPlan:
+        """As Iceberg chooses: partitions with enough small files, or with two or more that fill one."""
+        rules = self._settings.maintenance
+        chosen = [
+            each
+            for each in self.partitions(self.table(name))
+            if each.small_files >= rules.files_min
+            or (each.small_files > 1 and each.small_bytes > rules.target_file_bytes)
+        ]
+        return CompactionPlan(
+            sum(each.small_files for each in chosen), sum(each.small_bytes for each in chosen), len(chosen)
+        )
+
+    def expiring(self, name: TableName, before_ms: int, keep: int) -> list[int]:
+        """The snapshots that expiry would drop: old ones, but for the last of the present line and named ones."""
+        table = self.table(name)
+        present = [snapshot.snapshot_id for snapshot in line(table)]
+        kept = {*present[:keep], *(ref.snapshot_id for ref in table.metadata.refs.values())}
+        return [
+            snapshot.snapshot_id
+            for snapshot in table.snapshots()
+            if snapshot.timestamp_ms < before_ms and snapshot.snapshot_id not in kept
+        ]
+
+    def order(self, name: TableName) -> str | None:
+        """The order in which readers want the rows; None for the result of a statement that has no offsets."""
+        there = self.table(name).schema().column_names
+        wanted = [column.name for column in (PARTITION, OFFSET) if column.name in there]
+        return ", ".join(f"{column} ASC NULLS LAST" for column in wanted) if OFFSET.name in wanted else None
+
+    # --- what forbids it
+
+    def check_tokens(self, name: TableName) -> None:
+        """A table that was rolled back is left alone: expiry would remove the only trace of it."""
+        table = self.table(name)
+        for log_id in ends(table):
+            read_token(table, log_id)
+
+    def check_may_delete(self, name: TableName) -> None:
+        """Some catalogs keep the history themselves (Nessie does) and forbid others to delete any of it."""
+        if self.table(name).metadata.properties.get("gc.enabled", "true").lower() == "false":
+            raise TableRefused(
+                f"{name}: its catalog forbids to delete files (gc.enabled is false); use the catalog's own clean-up",
+                table=str(name),
+            )
+
+    def check_alone(self, name: TableName) -> None:
+        """Whatever lies below the table's location must be the table's: else orphans could be another's files."""
+        table = self.table(name)
+        mine = _place(table.location())
+        for other in self._all():
+            if other != name:
+                theirs = self.table(other)
+                for place in (theirs.location(), *_other_places(theirs)):
+                    _refuse_within(name, mine, _place(place), f"files of {other}")
+        if self._settings.data is not None:
+            for folder, what in ((self._settings.log_folder, "the log"), (self._settings.data, "the data folder")):
+                _refuse_within(name, mine, _place(str(folder.absolute())), what)
+
+    def _catalog(self) -> Catalog | None:
+        """Not there as long as nothing was ever moved."""
+        if self._opened is None and is_there(self._settings):
+            self._opened = open_catalog(self._settings)
+        return self._opened
+
+    def _all(self) -> Iterator[TableName]:
+        catalog = self._catalog()
+        if catalog is None:
+            return
+        try:
+            for namespace in sorted(catalog.list_namespaces()):
+                for identifier in sorted(catalog.list_tables(namespace)):
+                    if len(identifier) == 2:
+                        yield TableName(*identifier)
+        except Exception as error:
+            raise lake_error("the tables", error, self._known.get("warehouse", ""), self._known) from error
+
+
+def _refuse_within(name: TableName, mine: str, other: str, what: str) -> None:
+    if other == mine or other.startswith(f"{mine}/"):
+        raise TableRefused(
+            f"{name}: {what} are below the table's own location ({other}), and would be taken for orphans; "
+            "move one of them elsewhere",
+            table=str(name),
+        )
+
+
+def _other_places(table: Table) -> Sequence[str]:
+    names = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
+    return [table.metadata.properties[name] for name in names if name in table.metadata.properties]
+
+
+def _place(location: str) -> str:
+    """A location without the spellings that mean the same: file:/a, file:///a, /a; s3 and s3a."""
+    parts = urlsplit(location)
+    if parts.scheme in ("", "file"):
+        return str(Path(unquote(parts.path)).resolve())
+    scheme = "s3" if parts.scheme in ("s3a", "s3n") else parts.scheme
+    return f"{scheme}://{parts.netloc}{parts.path}".rstrip("/")
+
+
+def _described(snapshot: Snapshot) -> dict[str, Any]:
+    operation = snapshot.summary.operation.value if snapshot.summary else None
+    return {"snapshot_id": snapshot.snapshot_id, "time_ms": snapshot.timestamp_ms, "operation": operation}
+
+
+def _not_there(name: TableName) -> InvalidInput:
+    return InvalidInput(f"there is no table {name}; see `frazil table list`, or move rows with `frazil pipeline run`")
