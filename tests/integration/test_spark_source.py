@@ -157,7 +157,8 @@ def test_a_starting_timestamp_names_one_offset_in_table_and_log(tmp_path: Path, 
         storage.set_retention(TOPIC, frazil.RetentionSettings(bytes=1))
         storage.maintain()
         assert topic.log.first_offset > 0
-    for number, since_ms in enumerate(times):
+    for number in (0, 3, 7, 11):  # two in the table, two in the log
+        since_ms = times[number]
         found = offsets(read(session, tmp_path, startingTimestamp=str(since_ms)))
         assert found == list(range(number * 50, 600)), number
         assert offsets(read(session, tmp_path, startingTimestamp=str(since_ms - 5_000))) == found
