@@ -328,4 +328,4 @@ def _time(time_us: int) -> Any:
 
 @pytest.mark.timeout(3_600)
 class TestTiers(TiersMachine.TestCase):
-    settings = settings(max_examples=settings().max_examples // 12, stateful_step_count=30)
+    settings = settings(max_examples=settings().max_examples // 25, stateful_step_count=30)
