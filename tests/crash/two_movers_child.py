@@ -24,7 +24,7 @@ from frazil.core.settings import FlightSettings
 from frazil.lake.catalog import catalog_properties, open_catalog
 from frazil.lake.store import TableStore
 from frazil.pipeline.mover import Mover
-from frazil.pipeline.source import LogSource, OwnLogs, RemoteLogs
+from frazil.pipeline.source import LogSource, OwnLogs, RemoteOwner
 from frazil.pipeline.spark import open_session, spark_place
 from frazil.serve.flight import FlightDoor
 
@@ -91,7 +91,7 @@ def main(folder: Path, spark: str, source: str, ticks: int, stop_at: int | None)
     if source == "own":
         own(settings, spark, ticks)
     else:
-        run(new_mover(settings, spark, RemoteLogs(source)), ticks, stop_at)
+        run(new_mover(settings, spark, RemoteOwner(source)), ticks, stop_at)
 
 
 if __name__ == "__main__":

@@ -34,13 +34,13 @@ class HandMover:
 
     def end(self, topic: frazil.Topic) -> int:
         name, partition = table_of(topic.log.name)
+        self.tables.ensure(name, stored_schema(topic.schema))
         token = self.tables.token(name, topic.log.log_id, partition)
         return 0 if token is None else token.end
 
     def move(self, topic: frazil.Topic, end: int | None = None, files: int = 1) -> int:
         """Move what the table lacks, up to `end`, as that many files or so; returns how far the table is."""
         name, partition = table_of(topic.log.name)
-        self.tables.ensure(name, stored_schema(topic.schema))
         start, end = self.end(topic), topic.stats().end if end is None else end
         if start >= end:
             return start
