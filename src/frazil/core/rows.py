@@ -140,6 +140,11 @@ def with_offsets(batch: pa.RecordBatch, first_offset: int) -> pa.RecordBatch:
     return batch.add_column(0, OFFSET, pa.arange(first_offset, first_offset + batch.num_rows))
 
 
+def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch of several of one schema; a single one as it is."""
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
 def to_messages(batch: pa.RecordBatch) -> list[Message]:
     """The rows of an envelope batch as read, column by column rather than cell by cell."""
     count = batch.num_rows

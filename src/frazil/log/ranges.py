@@ -14,7 +14,7 @@ import pyarrow as pa
 from frazil.core.disk import Disk
 from frazil.core.errors import CorruptLog, FrazilError
 from frazil.core.offsets import OffsetRange
-from frazil.core.rows import upgraded, with_offsets
+from frazil.core.rows import joined, upgraded, with_offsets
 from frazil.log.segment import Segment
 from frazil.log.segment_reader import SegmentReader
 
@@ -41,21 +41,17 @@ def _gathered(frames: Iterator[tuple[pa.RecordBatch, int]], start: int) -> Itera
     try:
         for rows, size_bytes in frames:
             if held and held_bytes + size_bytes > GATHER_BYTES:
-                yield with_offsets(_joined(held), start)
+                yield with_offsets(joined(held), start)
                 start += sum(each.num_rows for each in held)
                 held, held_bytes = [], 0
             held.append(rows)
             held_bytes += size_bytes
     except (FrazilError, OSError):
         if held:
-            yield with_offsets(_joined(held), start)
+            yield with_offsets(joined(held), start)
         raise
     if held:
-        yield with_offsets(_joined(held), start)
-
-
-def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        yield with_offsets(joined(held), start)
 
 
 def _frames(

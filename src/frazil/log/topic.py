@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -147,10 +147,16 @@ class Topic:
         return message_rows(settings, messages, now_us)
 
 
+class Batches(Protocol):
+    def __next__(self) -> pa.RecordBatch: ...
+
+    def close(self) -> None: ...
+
+
 class MessageReader(Iterator[Message]):
     """Messages one by one, decoded a batch at a time."""
 
-    def __init__(self, batches: BatchReader) -> None:
+    def __init__(self, batches: Batches) -> None:
         self._batches = batches
         self._ready: Iterator[Message] = iter(())
 

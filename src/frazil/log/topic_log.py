@@ -23,7 +23,7 @@ import pyarrow as pa
 from frazil.core.disk import NO_ROOM
 from frazil.core.errors import Closed, DiskFull, EncodingFailed, FrazilError, LogFailed, Overloaded
 from frazil.core.names import TopicName
-from frazil.core.rows import stored_schema
+from frazil.core.rows import joined, stored_schema
 from frazil.core.settings import RetentionSettings, SyncMode
 from frazil.log.cache import CachedBatch, TopicCache
 from frazil.log.context import LogContext
@@ -270,7 +270,7 @@ class TopicLog:
                 if key is None and attributes is None and len(payload) <= SINGLE_BYTES_MAX:
                     return pa.py_buffer(single_message(payload, publish_time_us or time_us, time_us))
             rows = [part.rows(self.schema, time_us) for part in group]
-            return (rows[0] if len(rows) == 1 else pa.concat_batches(rows)).serialize()
+            return joined(rows).serialize()
         except (pa.ArrowException, MemoryError) as error:
             raise EncodingFailed(str(self.name), str(error)) from error
 

@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from frazil.core.errors import Closed, LakeUnavailable, OffsetOutOfRange, SchemaMismatch
 from frazil.core.names import TopicName
-from frazil.core.rows import Message, to_messages
 from frazil.core.settings import Settings, settings_of
 from frazil.log.positions import Start, check_end, check_start, time_us
+from frazil.log.topic import MessageReader
 
 if TYPE_CHECKING:  # PyIceberg takes a second to import
     from frazil.lake.history import HistoryReader
@@ -234,22 +234,11 @@ class ReadOnlyBatches(Iterator[pa.RecordBatch]):
             self._rows = None
 
 
-class ReadOnlyMessages(Iterator[Message]):
-    """Messages one by one, decoded a batch at a time."""
-
+class ReadOnlyMessages(MessageReader):
     def __init__(self, batches: ReadOnlyBatches) -> None:
-        self._batches = batches
-        self._ready: Iterator[Message] = iter(())
-
-    def __next__(self) -> Message:
-        for message in self._ready:
-            return message
-        self._ready = iter(to_messages(next(self._batches)))
-        return next(self._ready)
+        super().__init__(batches)
+        self._looking = batches
 
     def wait(self) -> None:
         """Until it is time to look again; `Closed` if there is no more to come."""
-        self._batches.wait()
-
-    def close(self) -> None:
-        self._batches.close()
+        self._looking.wait()

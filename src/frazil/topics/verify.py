@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from frazil.core.errors import CorruptLog, FrazilError, TableRefused
 from frazil.core.offsets import OffsetRange
+from frazil.core.rows import joined
 from frazil.lake.audit import (
     ContentAudit,
     OnRows,
@@ -156,7 +157,7 @@ class _Walk:
             return
         mine = rows.slice(start - first, end - start)
         try:
-            theirs = _joined(list(self._read(self._before, OffsetRange(start, end))))
+            theirs = joined(list(self._read(self._before, OffsetRange(start, end))))
         except (CorruptLog, OSError):
             return  # being removed, or damaged: the walk over the log is for that
         if _crc(mine) != _crc(theirs):
@@ -193,10 +194,6 @@ class _Walk:
 
 def _within(wanted: OffsetRange, known: Sequence[OffsetRange]) -> bool:
     return any(one.start <= wanted.start and wanted.end <= one.end for one in known)
-
-
-def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def _crc(rows: pa.RecordBatch) -> int:
