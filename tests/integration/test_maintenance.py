@@ -25,7 +25,7 @@ from frazil.lake.history import TableHistories
 from frazil.lake.spark_catalog import spark_options
 from frazil.lake.upkeep import Upkeep
 from frazil.log.info import log_info
-from frazil.pipeline.maintenance import Maintenance, expiry_before_ms, orphan_before_ms
+from frazil.pipeline.maintenance import Maintenance, orphan_before_ms
 from frazil.topics.logs import FileView
 from frazil.topics.verify import Proof, verify
 from parts.movers import environment
@@ -82,7 +82,7 @@ def test_a_table_is_kept_small_and_its_rows_as_they_were(
         offsets = mover.table(topic).scan(selected_fields=("_offset",)).to_arrow()["_offset"].to_pylist()
         assert offsets == list(range(600)), "rows stand in the order of offsets"
 
-        now = expiry_before_ms(settings, clock, 1, force=True)
+        now = clock.now_us() // 1_000
         would = upkeep.expiring(name, now, 1)
         expired = maintenance.expire(name, now, 1)
         assert len(would) == expired.snapshots >= 7
@@ -163,7 +163,7 @@ class _Loop(threading.Thread):
         clock = SystemClock()
         try:
             self.compacted += self._maintenance.compact(self._table).files_before
-            before_ms = expiry_before_ms(self._settings, clock, 1, force=True)
+            before_ms = clock.now_us() // 1_000
             self.expired += self._maintenance.expire(self._table, before_ms, 1).snapshots
             self._maintenance.orphans(self._table, orphan_before_ms(self._settings, clock, None), dry_run=False)
         except TryLater as error:
@@ -184,7 +184,7 @@ def test_a_catalog_that_forbids_to_delete_is_told_and_compaction_works(
         name = mover.name(topic)
         assert maintenance.compact(name).files_before == 3
         with pytest.raises(TableRefused, match="catalog forbids to delete files"):
-            maintenance.expire(name, expiry_before_ms(settings, SystemClock(), 1, force=True), 1)
+            maintenance.expire(name, SystemClock().now_us() // 1_000, 1)
         publish(topic, 10)
         assert mover.move(topic) == 310
         assert proof(settings, storage, topic).proven

@@ -109,6 +109,9 @@ def _mover(settings: Settings) -> Finding:
         return Finding("mover", "warn", f"{text}: {told['error']}", advice)
     if failing:
         return Finding("mover", "warn", f"{text}; {output.plural(len(failing), 'topic')} can't be moved", advice)
+    kept = told.get("maintenance") or {}
+    if kept.get("state") == "failed":
+        return Finding("mover", "warn", f"{text}; its maintenance of the tables failed: {kept.get('error')}", advice)
     if text == "gone":
         return Finding("mover", "warn", "it ended without a word", "start it again: frazil serve")
     return Finding("mover", "ok", text)

@@ -22,6 +22,7 @@ Config = Annotated[
     typer.Option("--config", metavar="FILE", help="A YAML file with settings (or FRAZIL_CONFIG)."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+WhileStdin = Annotated[bool, typer.Option("--while-stdin", hidden=True)]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="As /namespace/topic.")]
 

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from frazil.cli import options, output
 from frazil.cli.progress import Bar
+from frazil.cli.with_parent import end_with_stdin
 from frazil.core.clock import SystemClock
 from frazil.core.errors import InvalidInput, SparkUnavailable
 from frazil.log.storage import Storage
@@ -39,7 +40,7 @@ def run(
         str | None, typer.Option("--owner", help="Whose rows to move, grpc://host:port; default: the folder's owner.")
     ] = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object for each event on stderr.")] = False,
-    while_stdin: Annotated[bool, typer.Option("--while-stdin", hidden=True)] = False,
+    while_stdin: options.WhileStdin = False,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
@@ -58,7 +59,7 @@ def run(
         logging.getLogger(noisy).setLevel(logging.WARNING)
     signals = _Signals()
     if while_stdin:
-        threading.Thread(target=_stop_at_end_of_stdin, daemon=True).start()
+        end_with_stdin()
     try:
         from frazil.pipeline.runner import open_runner
         from frazil.serve.flight import flight_door
@@ -71,7 +72,14 @@ def run(
             yield door.advertised
 
     with open_runner(
-        settings, signals.stop, master=master, remote=remote, owner=owner, open_door=open_door, once=once
+        settings,
+        signals.stop,
+        master=master,
+        remote=remote,
+        owner=owner,
+        open_door=open_door,
+        maintain=None if once else _maintain_command(data, config),
+        once=once,
     ) as runner:
         signals.stop_between_ticks()
         catch_up = _CatchUp(runner.waiting_bytes() if sys.stderr.isatty() else 0)
@@ -84,6 +92,13 @@ def run(
             catch_up.end()
     if once:
         _print_total(total, as_json)
+
+
+def _maintain_command(data: Path | None, config: Path | None) -> list[str]:
+    """The same settings by the same ways; what the environment says it inherits."""
+    command = [sys.executable, "-m", "frazil", "table", "maintain", "--while-stdin", "--json"]
+    command += ["--data", str(data)] if data is not None else []
+    return command + (["--config", str(config)] if config is not None else [])
 
 
 @app.command("accept")
@@ -129,13 +144,6 @@ class _Signals:
         self.stop.set()
         if again or not self._between_ticks:
             sys.exit(0)
-
-
-def _stop_at_end_of_stdin() -> None:
-    """Whoever started us holds the other end: if it is gone, even by SIGKILL, so are we."""
-    while os.read(0, 4096):  # not by sys.stdin: its lock, held here, would be missed when Python ends
-        pass
-    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)  # to the thread that waits
 
 
 class _CatchUp:
@@ -195,6 +203,8 @@ def status(data: options.Data = None, config: options.Config = None, as_json: op
 def _print_status(found: PipelineStatus) -> None:
     where = f" (process {found.mover_pid} on {found.mover_host})" if found.mover_pid else ""
     print(f"mover: {found.mover}{where}" + (f"; {found.error}" if found.error else ""))
+    if found.maintenance is not None:
+        print(f"maintenance: {_maintenance_shown(found.maintenance)}")
     rows = [
         (
             one.topic,
@@ -212,3 +222,14 @@ def _print_status(found: PipelineStatus) -> None:
     headings = ("topic", "log end", "table end", "lag", "size", "age", "last commit", "snapshot", "last error")
     if rows:
         output.print_table(headings, rows, right=headings[1:6])
+
+
+def _maintenance_shown(told: dict[str, Any]) -> str:
+    at = output.time_shown(told.get("time_us"))
+    kept = output.plural(int(told.get("tables") or 0), "table")
+    error = f"; {told['error']}" if told.get("error") else ""
+    return {
+        "off": f"off{error}",
+        "waiting": f"first at {at}",
+        "running": f"runs since {at}",
+    }.get(str(told.get("state")), f"last at {at}, {kept} changed{error}")

@@ -12,6 +12,7 @@ import typer
 
 from frazil.cli import options, output
 from frazil.cli.quantities import parse_duration_ms
+from frazil.cli.with_parent import end_with_stdin
 from frazil.core.clock import SystemClock
 from frazil.core.errors import FrazilError, LakeUnavailable
 from frazil.core.settings import Settings
@@ -25,6 +26,7 @@ app = typer.Typer(no_args_is_help=True, help="Look at the tables, and keep them 
 TopicOrAll = Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="One topic's table; all if none.")]
 Master = Annotated[str | None, typer.Option("--master", help="A Spark master; default: Spark within.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Tell what would be done, and do nothing.")]
+WithOrphans = Annotated[bool, typer.Option("--orphans/--no-orphans", help="Look for stray files as well.")]
 OlderThan = Annotated[str | None, typer.Option("--older-than", metavar="SPAN", help="As 36h or 7d.")]
 
 
@@ -116,17 +118,22 @@ def expire(
     """Forget old snapshots, and delete the files that only they needed. Rows are never touched."""
     settings = options.settings_on_disk(data, config)
     upkeep = _upkeep(settings)
-    from frazil.pipeline.maintenance import expiry_before_ms, open_maintenance
+    from frazil.pipeline.maintenance import check_expiry_age, open_maintenance
 
-    before_ms = expiry_before_ms(settings, SystemClock(), _span(older_than), force=force)
-    keep = settings.maintenance.snapshots_min if keep is None else keep
+    age_ms, now_ms = _span(older_than), SystemClock().now_us() // 1_000
+    check_expiry_age(age_ms, force=force)
+    kept = settings.maintenance.snapshots_min if keep is None else keep
     names = upkeep.names(topic)
+
+    def before_ms(name: TableName) -> int:
+        return upkeep.expires_before_ms(name, now_ms) if age_ms is None else now_ms - age_ms
+
     if dry_run:
-        found = [(str(name), upkeep.expiring(name, before_ms, keep)) for name in names]
+        found = [(str(name), upkeep.expiring(name, before_ms(name), kept)) for name in names]
         _print_results([{"table": name, "snapshots": len(ids), "dry_run": True} for name, ids in found], as_json)
         return
     with open_maintenance(settings, master) as maintenance:
-        _each(names, "expiring", lambda name: maintenance.expire(name, before_ms, keep).as_dict(), as_json)
+        _each(names, "expiring", lambda name: maintenance.expire(name, before_ms(name), kept).as_dict(), as_json)
 
 
 @app.command()
@@ -156,6 +163,42 @@ def orphans(
 
     with open_maintenance(settings, master) as maintenance:
         _each(names, "looking for orphans of", remove, as_json)
+
+
+@app.command()
+def maintain(
+    topic: TopicOrAll = None,
+    orphans: WithOrphans = True,
+    dry_run: DryRun = False,
+    master: Master = None,
+    while_stdin: options.WhileStdin = False,
+    data: options.Data = None,
+    config: options.Config = None,
+    as_json: options.Json = False,
+) -> None:
+    """Compact, expire and remove orphans where it is due, by the settings. The mover has this done now and then."""
+    if while_stdin:
+        end_with_stdin()
+    settings = options.settings_on_disk(data, config)
+    upkeep, clock = _upkeep(settings), SystemClock()
+    from frazil.pipeline.keeping import Kept, Round
+    from frazil.pipeline.maintenance import open_maintenance, orphan_before_ms
+
+    before_ms = orphan_before_ms(settings, clock, None) if orphans else None
+    keeping = Round(upkeep, clock.now_us() // 1_000, before_ms, settings.maintenance.snapshots_min)
+    dues = [keeping.due(name) for name in upkeep.names(topic)]
+    if dry_run:
+        _print_results([due.as_dict() for due in dues], as_json)
+        return
+    results = [Kept(str(due.name), error=due.error).as_dict() for due in dues if not due]
+    if any(dues):
+        with open_maintenance(settings, master) as maintenance:
+            for due in filter(None, dues):
+                output.say(f"keeping {due.name}")
+                results.append(keeping.keep(maintenance, due).as_dict())
+    _print_results(results, as_json)
+    if any(one["error"] for one in results):
+        raise typer.Exit(1)
 
 
 def _upkeep(settings: Settings) -> Upkeep:

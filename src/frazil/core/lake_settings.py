@@ -92,11 +92,21 @@ class ReaderSettings(_Frozen):
 
 
 class MaintenanceSettings(_Frozen):
-    """How tables are kept: the size of files, how long snapshots and stray files stay."""
+    """How tables are kept: how often, the size of files, how long snapshots and stray files stay."""
 
+    interval_seconds: int = Field(3_600, ge=0, description="how often the mover has tables kept; `0` leaves it to you")
     jars: Path | None = Field(None, description="folder with Iceberg's jars for Spark; unset, Spark gets them by Ivy")
     target_file_bytes: int = Field(256 * MIB, ge=MIB, description="compaction makes files of about this size")
     files_min: int = Field(5, ge=2, description="compaction joins no fewer small files of a partition than this")
     snapshot_age_hours: int = Field(120, ge=1, description="younger snapshots are kept: someone may be reading them")
     snapshots_min: int = Field(10, ge=1, description="so many snapshots are kept, however old")
+    snapshots_max: int = Field(
+        1_000, ge=1, description="beyond so many, younger ones go as well, but none of the last hour"
+    )
     orphan_age_hours: int = Field(72, ge=24, description="younger files are kept: they may be about to be committed")
+
+    @model_validator(mode="after")
+    def _keeps_no_more_than_it_may(self) -> MaintenanceSettings:
+        if self.snapshots_min > self.snapshots_max:
+            raise ValueError(f"snapshots_min is {self.snapshots_min}, more than snapshots_max, {self.snapshots_max}")
+        return self

@@ -41,11 +41,13 @@ TABLE_PROPERTIES = {
     "write.parquet.dict-size-bytes": str(128 * 1024),
     "commit.manifest-merge.enabled": "true",
     "commit.manifest.min-count-to-merge": "20",
+    "commit.retry.num-retries": "20",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
     "write.metadata.metrics.column._payload": "counts",
 }
-"""Few metadata files however many commits, and no statistics of bytes that nobody filters by."""
+"""Few metadata files however many commits, and no statistics of bytes that nobody filters by. A compaction that meets
+the mover's commits tries more often than the four times that are usual."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

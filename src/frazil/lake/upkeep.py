@@ -26,6 +26,7 @@ from frazil.lake.store_errors import lake_error
 from frazil.lake.tables import PARTITION, TableName, partitioned_by, shown_partitioning, table_of
 from frazil.lake.token import ends, line, read_token
 
+HOUR_MS = 3_600_000
 SMALL = 0.75
 """Of the target: as Iceberg's own rewrite takes it."""
 
@@ -74,6 +75,7 @@ class Upkeep:
         self._settings = settings
         self._known = catalog_properties(settings)
         self._opened: Catalog | None = None
+        self._known_places: dict[TableName, list[str]] | None = None
 
     def names(self, topic: str | None = None) -> list[TableName]:
         """The table of a topic, or all that hold rows of a log."""
@@ -152,6 +154,15 @@ class Upkeep:
             sum(each.small_files for each in chosen), sum(each.small_bytes for each in chosen), len(chosen)
         )
 
+    def expires_before_ms(self, name: TableName, now_ms: int) -> int:
+        """By age; where there are too many, younger ones as well, but never those of the last hour."""
+        rules = self._settings.maintenance
+        by_age_ms = now_ms - rules.snapshot_age_hours * HOUR_MS
+        times_ms = sorted((snapshot.timestamp_ms for snapshot in self.table(name).snapshots()), reverse=True)
+        if len(times_ms) <= rules.snapshots_max:
+            return by_age_ms
+        return max(by_age_ms, min(times_ms[rules.snapshots_max - 1], now_ms - HOUR_MS))
+
     def expiring(self, name: TableName, before_ms: int, keep: int) -> list[int]:
         """The snapshots that expiry would drop: old ones, but for the last of the present line and named ones."""
         table = self.table(name)
@@ -177,9 +188,12 @@ class Upkeep:
         for log_id in ends(table):
             read_token(table, log_id)
 
-    def check_may_delete(self, name: TableName) -> None:
+    def may_delete(self, name: TableName) -> bool:
         """Some catalogs keep the history themselves (Nessie does) and forbid others to delete any of it."""
-        if self.table(name).metadata.properties.get("gc.enabled", "true").lower() == "false":
+        return self.table(name).metadata.properties.get("gc.enabled", "true").lower() != "false"
+
+    def check_may_delete(self, name: TableName) -> None:
+        if not self.may_delete(name):
             raise TableRefused(
                 f"{name}: its catalog forbids to delete files (gc.enabled is false); use the catalog's own clean-up",
                 table=str(name),
@@ -187,16 +201,23 @@ class Upkeep:
 
     def check_alone(self, name: TableName) -> None:
         """Whatever lies below the table's location must be the table's: else orphans could be another's files."""
-        table = self.table(name)
-        mine = _place(table.location())
-        for other in self._all():
-            if other != name:
-                theirs = self.table(other)
-                for place in (theirs.location(), *_other_places(theirs)):
-                    _refuse_within(name, mine, _place(place), f"files of {other}")
+        mine = _place(self.table(name).location())
+        for other, places in self._places().items():
+            for place in places if other != name else ():
+                _refuse_within(name, mine, place, f"files of {other}")
         if self._settings.data is not None:
             for folder, what in ((self._settings.log_folder, "the log"), (self._settings.data, "the data folder")):
                 _refuse_within(name, mine, _place(str(folder.absolute())), what)
+
+    def _places(self) -> dict[TableName, list[str]]:
+        """Where the files of each table are. Asked once: what a table of later holds is too young to be an orphan."""
+        if self._known_places is None:
+            tables = {name: self.table(name) for name in self._all()}
+            self._known_places = {
+                name: [_place(each) for each in (table.location(), *_other_places(table))]
+                for name, table in tables.items()
+            }
+        return self._known_places
 
     def _catalog(self) -> Catalog | None:
         """Not there as long as nothing was ever moved."""

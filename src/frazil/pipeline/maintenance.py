@@ -24,14 +24,16 @@ from frazil.lake.catalog import known_properties
 from frazil.lake.reasons import LENGTH_MAX, masked, reason
 from frazil.lake.spark_catalog import check_maintainable, packages, spark_options
 from frazil.lake.tables import TableName
-from frazil.lake.upkeep import Upkeep
+from frazil.lake.upkeep import HOUR_MS, Upkeep
 from frazil.pipeline.requirements import missing_part
 from frazil.pipeline.spark import open_session, spark_place
 
-HOUR_MS = 3_600_000
 EXPIRY_MS_MIN = HOUR_MS
 ORPHAN_MS_MIN = 24 * HOUR_MS
 """Iceberg's procedure refuses less as well: a task's files that are about to be committed look like orphans."""
+
+SHUFFLES = "8"
+"""Iceberg compares lists of files in so many parts; Spark's 200 take longer to start than to run."""
 
 NOT_SHOWN = "(?i)secret|password|token|credential|access[.-]?key|account[.-]?key"
 _CONFLICTS = ("CommitFailedException", "ValidationException", "SQLITE_BUSY")
@@ -71,12 +73,10 @@ class Orphans:
         return asdict(self)
 
 
-def expiry_before_ms(settings: Settings, clock: Clock, age_ms: int | None, *, force: bool) -> int:
-    """Snapshots older than this may go; other engines' readers may still hold those of the last hour."""
+def check_expiry_age(age_ms: int | None, *, force: bool) -> None:
+    """Other engines' readers may still hold the snapshots of the last hour."""
     if age_ms is not None and age_ms < EXPIRY_MS_MIN and not force:
         raise InvalidInput("--older-than: less than 1h would remove files under running queries; give --force to do it")
-    age_ms = settings.maintenance.snapshot_age_hours * HOUR_MS if age_ms is None else age_ms
-    return clock.now_us() // 1_000 - age_ms
 
 
 def orphan_before_ms(settings: Settings, clock: Clock, age_ms: int | None) -> int:
@@ -102,15 +102,21 @@ class Maintenance:
         how = f", strategy => 'sort', sort_order => '{order}'" if order else ""
         options = f"'target-file-size-bytes', '{rules.target_file_bytes}', 'min-input-files', '{rules.files_min}'"
         files = self._call(name, "rewrite_data_files", f"{how}, options => map({options})")[0]
-        manifests = self._call(name, "rewrite_manifests")[0]
         return Compacted(
             str(name),
             int(files["rewritten_data_files_count"]),
             int(files["added_data_files_count"]),
             int(files["rewritten_bytes_count"]),
-            int(manifests["rewritten_manifests_count"]),
-            int(manifests["added_manifests_count"]),
+            *self._compact_manifests(name),
         )
+
+    def _compact_manifests(self, name: TableName) -> tuple[int, int]:
+        """How many there were and are. The mover joins them as well; if it was quicker, there is less to do."""
+        try:
+            counts = self._call(name, "rewrite_manifests")[0]
+        except TryLater:
+            return 0, 0
+        return int(counts["rewritten_manifests_count"]), int(counts["added_manifests_count"])
 
     def expire(self, name: TableName, before_ms: int, keep: int) -> Expired:
         """Forget old snapshots, and delete the files that only they needed. The present one always stays."""
@@ -143,7 +149,8 @@ class Maintenance:
     def _told(self, name: TableName, procedure: str, error: Exception) -> FrazilError:
         said = str(error)
         lines = [line.strip() for line in said.splitlines() if line.strip()] or ["no reason given"]
-        why = masked(next((line for line in lines if "Exception: " in line), lines[0]), self._known)[:LENGTH_MAX]
+        why = masked(next((line for line in lines if "Exception: " in line), lines[0]).lstrip(": "), self._known)
+        why = why[:LENGTH_MAX]
         if any(conflict in said for conflict in _CONFLICTS):
             return TryLater(f"{name}: {procedure} met another's commit and changed nothing ({why}); run it again")
         return LakeUnavailable(
@@ -162,6 +169,7 @@ def open_maintenance(settings: Settings, master: str | None = None) -> Iterator[
     options = {
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": SHUFFLES,
         "spark.sql.catalogImplementation": "in-memory",
         "spark.redaction.regex": NOT_SHOWN,
         **_jars(settings),

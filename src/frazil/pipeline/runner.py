@@ -12,23 +12,25 @@ import os
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from frazil.core.clock import Clock, SystemClock
-from frazil.core.errors import FrazilError, SparkUnavailable
+from frazil.core.errors import FrazilError, InvalidSettings, SparkUnavailable
 from frazil.core.settings import Settings
 from frazil.lake.catalog import catalog_properties, open_catalog
 from frazil.lake.check import check_lake
 from frazil.lake.reasons import LENGTH_MAX, masked, reason
+from frazil.lake.spark_catalog import check_maintainable
 from frazil.lake.store import TableStore
 from frazil.pipeline.leading import Leadership
 from frazil.pipeline.lease import MoverName, this_host
 from frazil.pipeline.mover import Mover, TickReport
 from frazil.pipeline.owner import OpenDoor, ServedLogs, check_lake_is_named, open_source
 from frazil.pipeline.requirements import missing_part
+from frazil.pipeline.schedule import Schedule
 from frazil.pipeline.source import LogSource, OwnLogs, RemoteOwner
 from frazil.pipeline.spark import SparkPlace, open_session, spark_place, warm_up
 from frazil.pipeline.status import lag_bytes
@@ -169,10 +171,14 @@ def open_runner(
     remote: str | None = None,
     owner: str | None = None,
     open_door: OpenDoor | None = None,
+    maintain: Sequence[str] | None = None,
     once: bool = False,
     clock: Clock | None = None,
 ) -> Iterator[Runner]:
-    """What fails quickly is tried first: the folder, the lead of a single run, the lake, and only then Spark."""
+    """What fails quickly is tried first: the folder, the lead of a single run, the lake, and only then Spark.
+
+    `maintain` is the command that keeps the tables, for the mover to run now and then.
+    """
     clock = clock or SystemClock()
     place = spark_place(master, remote)
     missing = missing_part() if place.remote is None else None
@@ -192,7 +198,8 @@ def open_runner(
                     properties = catalog_properties(settings)
                     tables = TableStore(open_catalog(settings), properties.get("warehouse"), properties)
                     mover = Mover(settings, source, tables, session, clock, lambda seconds: _wait(stop, seconds))
-                    yield Runner(settings, source, mover, session, status, leadership)
+                    with _kept(settings, maintain, clock, leadership, status):
+                        yield Runner(settings, source, mover, session, status, leadership)
             except BaseException as error:
                 status.stopped(error.message if isinstance(error, FrazilError) else None)
                 raise
@@ -230,6 +237,35 @@ def _leading(
         yield leadership
     finally:
         leadership.close()
+
+
+@contextlib.contextmanager
+def _kept(
+    settings: Settings,
+    maintain: Sequence[str] | None,
+    clock: Clock,
+    leadership: Leadership | None,
+    status: StatusFile,
+) -> Iterator[None]:
+    """The tables are kept meanwhile, where the settings want it and Spark can open them."""
+    interval_seconds = settings.maintenance.interval_seconds
+    if maintain is None or not interval_seconds:
+        yield
+        return
+    try:
+        check_maintainable(settings)
+    except InvalidSettings as error:
+        status.maintained({"state": "off", "time_us": clock.now_us(), "tables": 0, "error": error.message})
+        yield
+        return
+    schedule = Schedule(
+        maintain, interval_seconds, clock, lambda: leadership is None or leadership.leads, status.maintained
+    )
+    schedule.start()
+    try:
+        yield
+    finally:
+        schedule.close()
 
 
 def _wait(stop: threading.Event, seconds: float) -> None:

@@ -48,6 +48,7 @@ class PipelineStatus:
     mover_pid: int | None
     mover_host: str | None
     error: str | None
+    maintenance: dict[str, Any] | None
     topics: tuple[TopicStatus, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -64,7 +65,8 @@ def pipeline_status(settings: Settings, clock: Clock) -> PipelineStatus:
     mover = told.get("state", "never ran")
     lives = mover in ("starting", "running")
     pid, host = (told.get("pid"), told.get("host")) if lives else (None, None)
-    return PipelineStatus(mover, pid, host, told.get("error"), tuple(sorted(topics, key=lambda topic: topic.topic)))
+    in_order = tuple(sorted(topics, key=lambda topic: topic.topic))
+    return PipelineStatus(mover, pid, host, told.get("error"), told.get("maintenance"), in_order)
 
 
 def lag_bytes(settings: Settings, logs: Sequence[LogInfo]) -> int:

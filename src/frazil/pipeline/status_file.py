@@ -40,6 +40,7 @@ class StatusFile:
         self._commits = 0
         self._errors: dict[str, dict[str, Any]] = {}
         self._value: dict[str, Any] = {}
+        self._maintenance: dict[str, Any] | None = None
         self._told: dict[str, Any] = {}
         self._told_us = 0
 
@@ -57,6 +58,11 @@ class StatusFile:
             topics[name] = {**asdict(topic), "lag_rows": topic.lag_rows, "last_error": self._errors.get(name)}
         self._tell({"state": "running", "rows": self._rows, "commits": self._commits, "error": None, "topics": topics})
 
+    def maintained(self, told: dict[str, Any]) -> None:
+        """How the maintenance of tables stands; whoever stands by has nothing to say."""
+        self._maintenance = told
+        self.again()
+
     def failed(self, message: str) -> None:
         """A tick that came to nothing: the topics stand as they stood."""
         self._tell({**self._value, "state": "running", "error": message})
@@ -73,7 +79,7 @@ class StatusFile:
 
     def _tell(self, value: dict[str, Any]) -> None:
         with self._guard:
-            self._value = value
+            self._value = value = {**value, "maintenance": self._maintenance}
             now_us = self._clock.monotonic_us()
             if value == self._told and now_us - self._told_us < QUIET_WRITE_US:
                 return

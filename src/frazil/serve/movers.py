@@ -72,6 +72,15 @@ class _Topic(_Frozen):
     last_error: _LastError | None
 
 
+class _Maintenance(_Frozen):
+    model_config = ConfigDict(extra="ignore")
+
+    state: Literal["off", "waiting", "running", "done", "failed"]
+    time_us: Count
+    tables: Count
+    error: Text | None
+
+
 class _Told(_Mover):
     model_config = ConfigDict(extra="ignore")
 
@@ -80,6 +89,7 @@ class _Told(_Mover):
     commits: Count
     error: Text | None
     topics: dict[Text, _Topic]
+    maintenance: _Maintenance | None = None
 
 
 Parsed = TypeVar("Parsed", bound=BaseModel)

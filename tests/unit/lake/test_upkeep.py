@@ -12,8 +12,10 @@ import frazil
 from frazil.core.errors import InvalidInput, InvalidSettings, TableRefused, TableRolledBack
 from frazil.core.settings import Settings, make_settings
 from frazil.lake.spark_catalog import packages, spark_options
+from frazil.lake.tables import TableName
 from frazil.lake.upkeep import Upkeep
-from frazil.pipeline.maintenance import NOT_SHOWN, expiry_before_ms, orphan_before_ms
+from frazil.pipeline.keeping import Round
+from frazil.pipeline.maintenance import NOT_SHOWN, check_expiry_age, orphan_before_ms
 from frazil.testing import FakeClock
 from parts.moving import HandMover
 
@@ -79,6 +81,40 @@ def test_the_last_snapshots_and_young_ones_stay(settings: Settings, topic: frazi
     assert upkeep.expiring(name, 0, 1) == []
 
 
+def test_too_many_snapshots_go_although_they_are_young(
+    settings: Settings, topic: frazil.Topic, mover: HandMover
+) -> None:
+    few = settings.model_copy(update={"maintenance": settings.maintenance.model_copy(update={"snapshots_max": 3})})
+    upkeep = Upkeep(few)
+    (name,) = upkeep.names()
+    snapshots = mover.table(topic).snapshots()
+    hour_ms, last_ms = 3_600_000, snapshots[-1].timestamp_ms
+    assert upkeep.expiring(name, upkeep.expires_before_ms(name, last_ms + hour_ms), 1) != []
+    later_ms = last_ms + 2 * hour_ms
+    assert upkeep.expires_before_ms(name, later_ms) == snapshots[-3].timestamp_ms
+    assert len(upkeep.expiring(name, upkeep.expires_before_ms(name, later_ms), 1)) <= 2
+    assert Upkeep(settings).expires_before_ms(name, later_ms) == later_ms - 120 * hour_ms
+    assert upkeep.expiring(name, upkeep.expires_before_ms(name, snapshots[0].timestamp_ms + hour_ms), 1) == []
+
+
+def test_a_round_does_what_is_due(settings: Settings, topic: frazil.Topic, mover: HandMover) -> None:
+    upkeep = Upkeep(settings)
+    (name,) = upkeep.names()
+    found = Round(upkeep, FUTURE_MS, None, 2).due(name)
+    assert (found.files, found.snapshots, found.orphans) == (4, 3, False)
+    now_ms = mover.table(topic).snapshots()[-1].timestamp_ms
+    assert Round(upkeep, now_ms, 0, 2).due(name).orphans
+    with mover.table(topic).transaction() as change:
+        change.set_properties({"gc.enabled": "false"})
+    found = Round(upkeep, FUTURE_MS, 0, 2).due(name)
+    assert (found.files, found.snapshots, found.orphans) == (4, 0, False), "its catalog keeps the rest"
+    patient = settings.model_copy(update={"maintenance": settings.maintenance.model_copy(update={"files_min": 5})})
+    assert not Round(Upkeep(patient), FUTURE_MS, 0, 2).due(name)
+    gone = Round(upkeep, FUTURE_MS, 0, 2).due(TableName("shop", "teapots"))
+    assert not gone
+    assert gone.error is not None
+
+
 def test_a_snapshot_with_a_name_stays(settings: Settings, topic: frazil.Topic, mover: HandMover) -> None:
     table = mover.table(topic)
     kept = table.snapshots()[1].snapshot_id
@@ -108,7 +144,7 @@ def test_no_orphans_are_looked_for_where_another_table_lies(
     table = mover.table(topic)
     mover.catalog.create_table("shop.inner", table.schema(), location=f"{table.location()}/inner")
     with pytest.raises(TableRefused, match=r"files of shop\.inner are below the table's own location"):
-        upkeep.check_alone(name)
+        Upkeep(settings).check_alone(name)
 
 
 def test_a_name_that_only_begins_alike_is_no_neighbour(
@@ -132,10 +168,11 @@ def test_ages_below_what_is_safe_are_refused(settings: Settings) -> None:
     clock = FakeClock()
     now_ms = clock.now_us() // 1_000
     hour_ms = 3_600_000
-    assert expiry_before_ms(settings, clock, None, force=False) == now_ms - 120 * hour_ms
-    assert expiry_before_ms(settings, clock, 1, force=True) == now_ms - 1
+    check_expiry_age(None, force=False)
+    check_expiry_age(1, force=True)
+    check_expiry_age(hour_ms, force=False)
     with pytest.raises(InvalidInput, match="give --force"):
-        expiry_before_ms(settings, clock, hour_ms - 1, force=False)
+        check_expiry_age(hour_ms - 1, force=False)
     assert orphan_before_ms(settings, clock, None) == now_ms - 72 * hour_ms
     with pytest.raises(InvalidInput, match="at least 24h"):
         orphan_before_ms(settings, clock, 24 * hour_ms - 1)
