@@ -109,7 +109,8 @@ class TiersMachine(stateful.RuleBasedStateMachine):
         self.patches.setattr(frazil.lake.history, "WINDOW_ROWS_MAX", window)
         self.patches.setattr(frazil.lake.file_rows, "BATCH_ROWS_MIN", batch)
         self.patches.setattr(frazil.lake.file_rows, "BATCH_ROWS_MAX", batch)
-        self.patches.setattr(frazil.lake.ahead, "CHANNEL_BYTES_MAX", waiting)
+        self.patches.setattr(frazil.lake.ahead, "FIRST_BYTES_MAX", waiting)
+        self.patches.setattr(frazil.lake.ahead, "AHEAD_BYTES_MAX", waiting)
         wal = {"max_file_size": 64 * KIB, "cache_capacity": cache_kib * KIB}
         reader = {"prefetch_size": ahead, "max_concurrent_reads": ahead}
         self.settings = make_settings({"data": self.folder / "data", "wal": wal, "reader": reader})

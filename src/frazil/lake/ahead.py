@@ -1,4 +1,9 @@
-"""Pieces of work done ahead by a few threads, their results taken in order, in bounded memory."""
+"""Pieces of work done ahead by a few threads, their results taken in order, in bounded memory.
+
+The piece that is being read may hold little: whoever reads takes its batches as they come. Those behind it share what
+may be held ahead, and the nearer a piece is, the more of it: it is needed sooner, and once it is whole its thread does
+the next.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
-CHANNEL_BYTES_MAX = 8 * 1024 * 1024
-"""What one piece may hold ready. A piece that has more waits for its reader."""
+FIRST_BYTES_MAX = 8 * 1024 * 1024
+AHEAD_BYTES_MAX = 64 * 1024 * 1024
+"""The piece next to the first may fill all of it, the one behind that half of it, and so on."""
 
 Work = Callable[[], Iterator[pa.RecordBatch]]
 
@@ -21,7 +27,9 @@ class Ahead:
     def __init__(self, pieces: Iterable[Work], threads: int, ahead: int) -> None:
         self._pieces = iter(pieces)
         self._ahead = ahead
+        self._changed = threading.Condition()
         self._channels: deque[_Channel] = deque()
+        self._bytes = 0
         self._pool = ThreadPoolExecutor(min(threads, ahead + 1), thread_name_prefix="frazil-history")
         self._closed = False
         self._begun = False
@@ -35,21 +43,20 @@ class Ahead:
             if not self._channels:
                 self.close()
                 break
-            batch = self._channels[0].take()
+            batch = self._take()
             if not self._begun:
                 self._begun = True
                 self._start_more()
             if batch is not None:
                 return batch
-            self._channels.popleft()
         raise StopIteration
 
     def close(self) -> None:
         """Whoever reads ahead stops at its next batch; nobody waits for it."""
-        self._closed = True
-        for channel in self._channels:
-            channel.close()
-        self._channels.clear()
+        with self._changed:
+            self._closed = True
+            self._channels.clear()
+            self._changed.notify_all()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _start_more(self) -> None:
@@ -60,58 +67,62 @@ class Ahead:
             if work is None:
                 return
             channel = _Channel()
-            self._channels.append(channel)
-            self._pool.submit(channel.fill, work)
+            with self._changed:
+                self._channels.append(channel)
+            self._pool.submit(self._fill, channel, work)
+
+    def _take(self) -> pa.RecordBatch | None:
+        """The next batch of the first piece, or None at its end; what its work raised, in its place."""
+        first = self._channels[0]
+        with self._changed:
+            self._changed.wait_for(lambda: first.batches or first.done)
+            if first.batches:
+                batch = first.batches.popleft()
+                first.bytes -= batch.nbytes
+                self._bytes -= batch.nbytes
+            elif first.error is not None:
+                raise first.error
+            else:
+                batch = None
+                self._channels.popleft()
+            self._changed.notify_all()
+            return batch
+
+    # --- in the threads that read ahead
+
+    def _fill(self, channel: _Channel, work: Work) -> None:
+        error: BaseException | None = None
+        try:
+            for batch in work():
+                if not self._put(channel, batch):
+                    break
+        except BaseException as raised:  # noqa: BLE001 - handed to the reader, whose thread it is to raise it
+            error = raised
+        with self._changed:
+            channel.error, channel.done = error, True
+            self._changed.notify_all()
+
+    def _put(self, channel: _Channel, batch: pa.RecordBatch) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._has_room(channel))
+            if self._closed:
+                return False
+            channel.batches.append(batch)
+            channel.bytes += batch.nbytes
+            self._bytes += batch.nbytes
+            self._changed.notify_all()
+            return True
+
+    def _has_room(self, channel: _Channel) -> bool:
+        place = self._channels.index(channel)
+        return channel.bytes < FIRST_BYTES_MAX if place == 0 else self._bytes < AHEAD_BYTES_MAX >> (place - 1)
 
 
 class _Channel:
     """The batches of one piece, from the thread that reads them to the reader."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._batches: deque[pa.RecordBatch] = deque()
-        self._bytes = 0
-        self._done = False
-        self._closed = False
-        self._error: BaseException | None = None
-
-    def fill(self, work: Work) -> None:
-        error: BaseException | None = None
-        try:
-            for batch in work():
-                if not self._put(batch):
-                    break
-        except BaseException as raised:  # noqa: BLE001 - handed to the reader, whose thread it is to raise it
-            error = raised
-        with self._changed:
-            self._error, self._done = error, True
-            self._changed.notify_all()
-
-    def take(self) -> pa.RecordBatch | None:
-        """The next batch, or None at the end; what the work raised, in its place."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._batches or self._done)
-            if self._batches:
-                batch = self._batches.popleft()
-                self._bytes -= batch.nbytes
-                self._changed.notify_all()
-                return batch
-            if self._error is not None:
-                raise self._error
-            return None
-
-    def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._batches.clear()
-            self._changed.notify_all()
-
-    def _put(self, batch: pa.RecordBatch) -> bool:
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._bytes < CHANNEL_BYTES_MAX)
-            if self._closed:
-                return False
-            self._batches.append(batch)
-            self._bytes += batch.nbytes
-            self._changed.notify_all()
-            return True
+        self.batches: deque[pa.RecordBatch] = deque()
+        self.bytes = 0
+        self.done = False
+        self.error: BaseException | None = None

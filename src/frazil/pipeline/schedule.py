@@ -45,6 +45,7 @@ class Schedule:
         self._stop = threading.Event()
         self._process: subprocess.Popen[str] | None = None
         self._orphans_us: int | None = None
+        self._told: dict[str, Any] = {}
         self._thread = threading.Thread(target=self._work, name="frazil-maintenance", daemon=True)
 
     def start(self) -> None:
@@ -68,11 +69,12 @@ class Schedule:
 
     def _round(self) -> None:
         """What it did, or why it did nothing, is told; the next comes at its time."""
-        started_us = self._clock.now_us()
+        started_us, before = self._clock.now_us(), self._told
         with_orphans = self._orphans_us is None or started_us - self._orphans_us >= ORPHANS_US
         self._say("running", started_us)
         answer, said = self._run([] if with_orphans else ["--no-orphans"])
         if self._stop.is_set():
+            self._tell(before)  # what was broken off is as if it had not begun
             return
         results = _results(answer)
         if results is None:
@@ -116,7 +118,8 @@ class Schedule:
             return answer, said.read()
 
     def _say(self, state: str, time_us: int, tables: int = 0, error: str | None = None) -> None:
-        self._tell({"state": state, "time_us": time_us, "tables": tables, "error": error})
+        self._told = {"state": state, "time_us": time_us, "tables": tables, "error": error}
+        self._tell(self._told)
 
 
 _CHANGES = ("files_before", "snapshots_removed", "orphans_removed")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
@@ -59,9 +60,10 @@ class SqlSession:
     def __init__(self, settings: Settings, logs: LogView, as_of: AsOf | None = None) -> None:
         self._logs = logs
         self._as_of = as_of or AsOf()
-        self._catalog = open_catalog(settings) if is_there(settings) else None
-        self._duck = duckdb.connect(config={"autoinstall_known_extensions": "false"})
-        self._duck.execute("SET TimeZone = 'UTC'")
+        with ThreadPoolExecutor(1, thread_name_prefix="frazil-sql") as pool:
+            connecting = pool.submit(_connect)  # as long as the catalog takes, and without Python's lock
+            self._catalog = open_catalog(settings) if is_there(settings) else None
+        self._duck = connecting.result()
         self._known: set[TableName] = set()
 
     def __enter__(self) -> Self:
@@ -161,6 +163,12 @@ class SqlSession:
         self._duck.register("coming", reader)
         self._duck.execute(f"CREATE OR REPLACE TEMP TABLE {_quoted(part)} AS SELECT * FROM coming")  # noqa: S608 - a quoted name
         self._duck.unregister("coming")
+
+
+def _connect() -> duckdb.DuckDBPyConnection:
+    duck = duckdb.connect(config={"autoinstall_known_extensions": "false"})
+    duck.execute("SET TimeZone = 'UTC'")
+    return duck
 
 
 def _adds(info: LogInfo, table: Queryable | None) -> bool:

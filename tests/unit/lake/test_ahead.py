@@ -6,7 +6,9 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
+import pytest
 
+import frazil.lake.ahead
 from frazil.lake.ahead import Ahead, Work
 
 
@@ -72,3 +74,34 @@ def test_a_first_piece_without_rows_is_not_the_end() -> None:
 
 def test_without_pieces_there_is_nothing() -> None:
     assert numbers(Ahead([], threads=1, ahead=1)) == []
+
+
+def test_the_next_piece_is_made_ready_and_no_more_is_held_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    size, threads = batch(0).nbytes, 4
+    monkeypatch.setattr(frazil.lake.ahead, "FIRST_BYTES_MAX", 2 * size)
+    monkeypatch.setattr(frazil.lake.ahead, "AHEAD_BYTES_MAX", 8 * size)
+    guard, made, taken, held = threading.Lock(), [0] * 4, 0, []
+    next_is_ready = threading.Event()
+
+    def piece(number: int) -> Work:
+        def batches() -> Iterator[pa.RecordBatch]:
+            for each in range(50):
+                with guard:
+                    made[number] += 1
+                    held.append(sum(made) - taken)
+                    if made[1] > 6:
+                        next_is_ready.set()
+                yield batch(50 * number + each)
+
+        return batches
+
+    ahead = Ahead((piece(number) for number in range(4)), threads, ahead=3)
+    found = []
+    for each in ahead:
+        with guard:
+            taken += 1
+        found.append(each.column(0)[0].as_py())
+        if len(found) == 1:
+            assert next_is_ready.wait(30), "the next piece goes on while the first waits for its reader"
+    assert found == list(range(200))
+    assert max(held) <= 2 + 8 + threads + 1, "what is held, one in the hands of each thread, one in the reader's"

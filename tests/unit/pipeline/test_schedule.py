@@ -116,7 +116,7 @@ def test_it_ends_with_us(tmp_path: Path) -> None:
         threading.Event().wait(0.01)
     schedule.close()
     assert not psutil.pid_exists(int(up.read_text()))
-    assert [one["state"] for one in told] == ["waiting", "running"], "what was broken off did not fail"
+    assert [one["state"] for one in told] == ["waiting", "running", "waiting"], "what was broken off did not fail"
 
 
 def test_it_uses_no_jvm_of_ours(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
