@@ -256,7 +256,7 @@ class HistoryReader:
     def _window(self, rows: FileRows, files: Sequence[OffsetFile], window: OffsetRange) -> Iterator[pa.RecordBatch]:
         """All rows of the window, from whatever files, put in order."""
         found = [
-            batch
+            self._as_stored(batch)  # files may be older than a column, and PyIceberg fills in types of its own
             for file in files
             if file.low < window.end and file.high > window.start
             for batch in self._file(rows, file, window)
@@ -267,7 +267,7 @@ class HistoryReader:
         for batch in ordered.to_batches():
             if not _goes_on(batch, window.start) or batch.num_rows < len(window):
                 raise self._damaged(*_first_wrong(batch, window))
-            yield self._as_stored(batch)
+            yield batch
 
     def _file(self, rows: FileRows, file: OffsetFile, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         try:

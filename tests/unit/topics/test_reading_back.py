@@ -218,6 +218,28 @@ def test_a_new_column_is_null_in_older_rows(storage: frazil.Storage, mover: Hand
     assert pc.sum(pc.is_null(rows["b"])).as_py() == 3_000
 
 
+def test_files_older_than_a_column_may_lie_across_newer_ones(storage: frazil.Storage, mover: HandMover) -> None:
+    before = pa.schema([pa.field("a", pa.int64())])
+    after = pa.schema([*before, pa.field("b", pa.string()), pa.field("c", pa.list_(pa.int64()))])
+    topic = storage.topic("/shop/typed", schema=before)
+    for count in (50, 10, 40):
+        topic.publish_many(pa.record_batch({"a": range(count)}, schema=before))
+        mover.move(topic)
+    topic = storage.change_schema("/shop/typed", after)
+    for count in (4_000, 1):
+        topic.publish_many(pa.record_batch({"a": range(count), "b": ["x"] * count, "c": [[1]] * count}, schema=after))
+        end = mover.move(topic)
+    table = mover.table(topic)
+    apart = f"(_offset >= 50 and _offset < 60) or _offset = {end - 1}"
+    rows = table.scan(row_filter=apart).to_arrow()
+    table.delete(apart)
+    table.append(rows)
+    remove_what_the_table_has(storage, topic, end)
+    found = pa.Table.from_batches(topic.read_batches())
+    assert found["_offset"].to_pylist() == list(range(end))
+    assert pc.sum(pc.is_null(found["b"])).as_py() == 100
+
+
 def test_partitions_share_a_table(storage: frazil.Storage, mover: HandMover) -> None:
     topics = [storage.topic(f"/shop/clicks-part-{number}") for number in range(2)]
     for topic in topics:
