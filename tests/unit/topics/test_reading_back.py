@@ -232,10 +232,13 @@ def test_files_older_than_a_column_may_lie_across_newer_ones(storage: frazil.Sto
     table = mover.table(topic)
     apart = f"(_offset >= 50 and _offset < 60) or _offset = {end - 1}"
     rows = table.scan(row_filter=apart).to_arrow()
+    large = {"b": pa.large_string(), "c": pa.large_list(pa.int64())}  # other engines' Arrow may have larger offsets
+    rows = rows.cast(pa.schema([field.with_type(large.get(field.name, field.type)) for field in rows.schema]))
     table.delete(apart)
     table.append(rows)
-    remove_what_the_table_has(storage, topic, end)
-    found = pa.Table.from_batches(topic.read_batches())
+    history = topic.log.history
+    assert history is not None
+    found = pa.Table.from_batches(history.read(0, end, topic.log.schema))
     assert found["_offset"].to_pylist() == list(range(end))
     assert pc.sum(pc.is_null(found["b"])).as_py() == 100
 
