@@ -114,7 +114,7 @@ def test_once_moves_all_rows_and_again_moves_nothing(tmp_path: Path) -> None:
 def test_serve_moves_rows_starts_a_dead_mover_again_and_stops_with_it(tmp_path: Path) -> None:
     fill(tmp_path)
     settings = frazil.Settings(data=tmp_path)
-    arguments = ("serve", "--port", "0", "--flight-port", "0", "--log-json")
+    arguments = ("serve", "--port", "0", "--flight-port", "0", "--broker-port", "0", "--log-json")
     with subprocess.Popen(command(tmp_path, *arguments), env=environment(), stderr=subprocess.PIPE) as process:
         try:
             wait_until(lambda: served_by(settings) is not None, process)
@@ -167,7 +167,7 @@ def test_a_folder_that_is_owned_but_not_served_is_refused(tmp_path: Path) -> Non
 
 def test_without_java_serve_says_so_in_one_line_and_goes_on(tmp_path: Path) -> None:
     without = {**environment(), "JAVA_HOME": str(tmp_path / "no-java")}
-    arguments = ("serve", "--port", "0", "--flight-port", "0", "--json", "--log-json")
+    arguments = ("serve", "--port", "0", "--flight-port", "0", "--broker-port", "0", "--json", "--log-json")
     with subprocess.Popen(
         command(tmp_path / "data", *arguments), env=without, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:

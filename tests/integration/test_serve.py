@@ -47,7 +47,20 @@ class Serving(NamedTuple):
 
 def command(data: Path, *arguments: str) -> list[str]:
     run = "from frazil.cli.main import run; run()"
-    return [sys.executable, "-c", run, "serve", "--data", str(data), "--no-pipeline", "--flight-port", "0", *arguments]
+    return [
+        sys.executable,
+        "-c",
+        run,
+        "serve",
+        "--data",
+        str(data),
+        "--no-pipeline",
+        "--flight-port",
+        "0",
+        "--broker-port",
+        "0",
+        *arguments,
+    ]
 
 
 @contextlib.contextmanager

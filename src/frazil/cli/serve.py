@@ -18,20 +18,28 @@ def serve(
     flight_port: Annotated[
         int | None, typer.Option("--flight-port", min=0, max=65535, help="Of the Flight door; 0 takes a free one.")
     ] = None,
+    broker_port: Annotated[
+        int | None, typer.Option("--broker-port", min=0, max=65535, help="For Danube clients; 0 takes a free one.")
+    ] = None,
     no_pipeline: Annotated[bool, typer.Option("--no-pipeline", help="Don't move rows to tables.")] = False,
     log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object for each event on stderr.")] = False,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Own the data folder, serve HTTP and Flight, and move rows to tables, until SIGTERM or Ctrl-C."""
+    """Own the data folder, serve HTTP, Flight and Danube clients, and move rows to tables, until SIGTERM or Ctrl-C."""
     from frazil.serve.process import serve_until_stopped  # the web takes longer to import than most verbs to run
 
     settings = options.settings_on_disk(data, config)
     http = {"host": settings.http.host if host is None else host, "port": settings.http.port if port is None else port}
     flight = {} if flight_port is None else {"port": flight_port}
+    broker = {} if broker_port is None else {"port": broker_port}
     settings = settings.model_copy(
-        update={"http": settings.http.model_copy(update=http), "flight": settings.flight.model_copy(update=flight)}
+        update={
+            "http": settings.http.model_copy(update=http),
+            "flight": settings.flight.model_copy(update=flight),
+            "broker": settings.broker.model_copy(update=broker),
+        }
     )
     mover = None if no_pipeline or not settings.pipeline.enabled else _mover_command(settings, config, log_json)
     serve_until_stopped(settings, mover=mover, log_json=log_json, announce_json=as_json)

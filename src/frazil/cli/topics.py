@@ -11,6 +11,7 @@ from frazil.cli import options, output
 from frazil.cli.quantities import parse_bytes, parse_duration_ms
 from frazil.cli.schema_file import load_schema
 from frazil.core.disk import LocalDisk
+from frazil.core.errors import InvalidInput
 from frazil.core.names import TopicName
 from frazil.core.settings import RetentionSettings
 from frazil.log.survey import TopicSummary, describe_topic, summarize, topic_names
@@ -70,6 +71,7 @@ def describe(
             ("size", output.bytes_shown(one.bytes)),
             ("created", output.time_shown(one.created_us)),
             ("retention age", "for ever" if retention.age_ms is None else f"{retention.age_ms} ms"),
+            ("retention acks", "until everyone has acknowledged" if retention.until_acked else "-"),
             ("retention size", "no limit" if retention.bytes is None else output.bytes_shown(retention.bytes)),
             ("log id", one.log_id),
         ]
@@ -95,6 +97,9 @@ def create(
     retention_bytes: Annotated[
         str | None, typer.Option("--retention-bytes", metavar="SIZE", help="Keep this much, as 500MiB or 10GiB.")
     ] = None,
+    until_acked: Annotated[
+        bool, typer.Option("--retain-until-acked", help="Keep rows until every subscription has acknowledged them.")
+    ] = False,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
@@ -104,8 +109,11 @@ def create(
     TopicName.parse(topic)
     columns = load_schema(schema) if schema is not None else None
     retention = None
-    if retention_age is not None or retention_bytes is not None:
+    if until_acked and (retention_age is not None or retention_bytes is not None):
+        raise InvalidInput("--retain-until-acked excludes --retention-age and --retention-bytes")
+    if until_acked or retention_age is not None or retention_bytes is not None:
         retention = RetentionSettings(
+            until_acked=until_acked,
             age_ms=parse_duration_ms(retention_age, "--retention-age") if retention_age is not None else None,
             bytes=parse_bytes(retention_bytes, "--retention-bytes") if retention_bytes is not None else None,
         )

@@ -11,7 +11,11 @@ FrazilError
 │   └── OffsetOutOfRange
 ├── TopicNotFound           create it, or mend the name
 ├── TopicExists             use the one that is there
+│   └── PartitioningDiffers
+├── TopicDiffers            ask for what it is, or use another name
+├── SubscriptionTaken       use the consumer's name that has it, or another subscription
 ├── TryLater                the same call may succeed later; nothing was written
+│   ├── UnknownClient
 │   ├── Overloaded
 │   ├── DiskFull
 │   ├── DiskBudgetExceeded
@@ -130,10 +134,52 @@ class TopicExists(FrazilError):
         super().__init__(f"the topic {topic} exists already", topic=topic)
 
 
+class PartitioningDiffers(TopicExists):
+    """A topic is there in the other form: with partitions, or without."""
+
+    code = "partitioning_differs"
+
+    def __init__(self, topic: str, form: str) -> None:
+        FrazilError.__init__(self, f"topic {topic} exists {form}; use another name", topic=topic)
+
+
+class TopicDiffers(FrazilError):
+    """The topic is not as the caller wants it; what it was made with stays."""
+
+    code = "topic_differs"
+
+    def __init__(self, topic: str, how: str) -> None:
+        super().__init__(f"{topic} is not as asked for: {how}", topic=topic)
+
+
+class SubscriptionTaken(FrazilError):
+    """An exclusive subscription belongs to the first consumer, also while that one is away."""
+
+    code = "subscription_taken"
+
+    def __init__(self, topic: str, subscription: str, consumer: str) -> None:
+        super().__init__(
+            f"the subscription {subscription} of {topic} is exclusive, and {consumer} has it; "
+            "use that consumer's name, or another subscription",
+            topic=topic,
+            subscription=subscription,
+            consumer=consumer,
+        )
+
+
 class TryLater(FrazilError):
     """Nothing was written; the same call may succeed later."""
 
     code = "try_later"
+
+
+class UnknownClient(TryLater):
+    """The id of a producer or consumer means nothing here; create it, or subscribe, again."""
+
+    code = "unknown_client"
+
+    def __init__(self, kind: str, number: int) -> None:
+        super().__init__(f"there is no {kind} with id {number}; make it again", kind=kind, id=number)
 
 
 class Overloaded(TryLater):

@@ -51,6 +51,15 @@ class Message(NamedTuple):
     schema_version: int | None = None
 
 
+class Origin(NamedTuple):
+    """Who published a message, when by its own clock, and under which schema of a registry."""
+
+    producer: str | None = None
+    publish_time_us: int | None = None
+    schema_id: int | None = None
+    schema_version: int | None = None
+
+
 def stored_schema(own: pa.Schema | None) -> pa.Schema:
     """What is stored: the envelope for a message topic, `_append_time` and the own columns for a typed one."""
     if own is None:
@@ -105,28 +114,37 @@ def message_batch(
     payloads: Sequence[bytes],
     keys: Sequence[bytes | None],
     attributes: Sequence[Sequence[tuple[str, str]] | None],
-    publish_times_us: Sequence[int | None],
+    origins: Sequence[Origin | None],
     append_time_us: int,
 ) -> pa.RecordBatch:
     """Envelope rows from plain columns. A producer that gave no time published when the row was appended."""
     count = len(payloads)
     append_times = constant_times(count, append_time_us)
-    publish_times = append_times
-    if publish_times_us.count(None) != count:
-        publish_times = _times(array("q", (append_time_us if time is None else time for time in publish_times_us)))
+    publish_times, producers = append_times, nulls(count, pa.string())
+    schema_ids, schema_versions = nulls(count, pa.int64()), nulls(count, pa.int32())
+    if origins.count(None) != count:
+        names, times, ids, versions = zip(*(origin or _NOWHERE for origin in origins), strict=True)
+        publish_times = _times(array("q", (append_time_us if time is None else time for time in times)))
+        if names.count(None) != count:
+            producers = pa.array(names, pa.string())
+        if ids.count(None) != count or versions.count(None) != count:
+            schema_ids, schema_versions = pa.array(ids, pa.int64()), pa.array(versions, pa.int32())
     return pa.RecordBatch.from_arrays(
         [
             append_times,
             publish_times,
-            nulls(count, pa.string()),
+            producers,
             nulls(count, pa.binary()) if keys.count(None) == count else pa.array(keys, pa.binary()),
             nulls(count, ATTRIBUTES) if attributes.count(None) == count else pa.array(attributes, ATTRIBUTES),
-            nulls(count, pa.int64()),
-            nulls(count, pa.int32()),
+            schema_ids,
+            schema_versions,
             pa.array(payloads, pa.binary()),
         ],
         schema=ENVELOPE,
     )
+
+
+_NOWHERE = Origin()
 
 
 def with_append_time(batch: pa.RecordBatch, stored: pa.Schema, append_time_us: int) -> pa.RecordBatch:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from frazil.core.broker_settings import BrokerSettings
 from frazil.core.errors import InvalidSettings
 from frazil.core.lake_settings import (
     CatalogSettings,
@@ -47,10 +48,18 @@ class _Frozen(BaseModel):
 
 
 class RetentionSettings(_Frozen):
-    """How long whole segments are kept. Unset means for ever."""
+    """How long whole segments are kept. Unset means for ever. With `until_acked`, until every subscription has
+    acknowledged their messages, and no longer."""
 
     age_ms: Positive | None = None
     bytes: Positive | None = None
+    until_acked: bool = False
+
+    @model_validator(mode="after")
+    def _is_one_policy(self) -> RetentionSettings:
+        if self.until_acked and (self.age_ms is not None or self.bytes is not None):
+            raise ValueError("until_acked excludes age_ms and bytes: they would remove what is not acknowledged")
+        return self
 
 
 class WalSettings(_Frozen):
@@ -117,6 +126,7 @@ class Settings(_Frozen):
     wal: WalSettings = WalSettings()
     http: HttpSettings = HttpSettings()
     flight: FlightSettings = FlightSettings()
+    broker: BrokerSettings = BrokerSettings()
     pipeline: PipelineSettings = PipelineSettings()
     catalog: CatalogSettings = CatalogSettings()
     object_store: ObjectStoreSettings = ObjectStoreSettings()

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from frazil.core.errors import FrazilError
-from frazil.core.rows import message_batch, with_append_time
+from frazil.core.rows import Origin, message_batch, with_append_time
 from frazil.core.settings import MIB
 
 GROUP_BYTES_MAX = 4 * MIB
@@ -22,8 +22,8 @@ GROUP_BYTES_MAX = 4 * MIB
 Notify = Callable[["Part"], None]
 """Told, from whatever thread, when a part is settled; its `tokens` say for whom."""
 
-MessageRow = tuple[bytes, bytes | None, list[tuple[str, str]] | None, int | None]
-"""Payload, key, attributes, and the producer's own time where it gave one."""
+MessageRow = tuple[bytes, bytes | None, list[tuple[str, str]] | None, Origin | None]
+"""Payload, key, attributes, and where it comes from, if that was said."""
 
 
 class Part:
@@ -61,8 +61,8 @@ class Part:
     def rows(self, stored: pa.Schema, append_time_us: int) -> pa.RecordBatch:
         if self.batch is not None:
             return with_append_time(self.batch, stored, append_time_us)
-        payloads, keys, attributes, times = zip(*self.messages, strict=True)
-        return message_batch(payloads, keys, attributes, times, append_time_us)
+        payloads, keys, attributes, origins = zip(*self.messages, strict=True)
+        return message_batch(payloads, keys, attributes, origins, append_time_us)
 
     def wait(self) -> None:
         with self._guard:

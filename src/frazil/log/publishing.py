@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from frazil.core.errors import BatchTooLarge, InvalidInput, MessageTooLarge, SchemaMismatch
-from frazil.core.rows import ENVELOPE, constant_times, message_batch, nulls
+from frazil.core.rows import ENVELOPE, Origin, constant_times, message_batch, nulls
 from frazil.core.settings import WalSettings
 from frazil.log.group import MessageRow
 
@@ -31,7 +31,9 @@ class Outgoing(NamedTuple):
     attributes: Mapping[str, str] | None = None
 
 
-def checked_message(settings: WalSettings, payload: Any, key: Any, attributes: Any) -> tuple[MessageRow, int]:
+def checked_message(
+    settings: WalSettings, payload: Any, key: Any, attributes: Any, origin: Origin | None = None
+) -> tuple[MessageRow, int]:
     """A message that can be stored as it is, and the bytes it takes in the queue."""
     data = payload if type(payload) is bytes else _as_bytes("payload", payload)
     size = len(data)
@@ -44,7 +46,7 @@ def checked_message(settings: WalSettings, payload: Any, key: Any, attributes: A
         size += pairs_size
     if size > settings.message_bytes_max:
         raise MessageTooLarge(size, settings.message_bytes_max)
-    return (data, key, pairs, None), size + _ROW_BYTES
+    return (data, key, pairs, origin), size + _ROW_BYTES
 
 
 def message_rows(settings: WalSettings, messages: Iterable[Any], now_us: int) -> tuple[pa.RecordBatch, int]:
@@ -60,8 +62,8 @@ def message_rows(settings: WalSettings, messages: Iterable[Any], now_us: int) ->
         rows.append(row)
     if not rows:
         raise InvalidInput("there are no messages to publish")
-    payloads, keys, attributes, times = zip(*rows, strict=True)
-    return message_batch(payloads, keys, attributes, times, now_us).remove_column(0), total
+    payloads, keys, attributes, origins = zip(*rows, strict=True)
+    return message_batch(payloads, keys, attributes, origins, now_us).remove_column(0), total
 
 
 def envelope_rows(settings: WalSettings, batch: pa.RecordBatch, now_us: int) -> tuple[pa.RecordBatch, int]:

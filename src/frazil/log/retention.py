@@ -13,7 +13,8 @@ def removable(
 ) -> list[Segment]:
     """Whole segments from the oldest on that are past the age or the size, and lie entirely below `floor`.
 
-    By size the last segment always stays; by age it goes too, once its newest row is old enough.
+    With `until_acked` all below the floor goes: it is how far everyone has acknowledged. By size the last segment
+    always stays; by age it goes too, once its newest row is old enough.
     """
     total_bytes = sum(segment.used_bytes for segment in segments)
     going: list[Segment] = []
@@ -27,7 +28,7 @@ def removable(
         too_old = (
             retention.age_ms is not None and newest_us is not None and now_us - newest_us >= retention.age_ms * 1_000
         )
-        if not (too_many or too_old):
+        if not (too_many or too_old or retention.until_acked):
             break
         going.append(segment)
         total_bytes -= segment.used_bytes

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import struct
 
-from frazil.core.rows import message_batch
+from frazil.core.rows import Origin, message_batch
 
 SINGLE_BYTES_MAX = 64 * 1024
 """Beyond this the sync takes so long that building a batch does not show."""
@@ -47,7 +47,8 @@ def _template(length: int) -> tuple[bytes, bytes, bytes, bytes]:
 
 
 def _serialized(payload: bytes, publish_time_us: int, append_time_us: int) -> bytes:
-    return bytes(message_batch([payload], [None], [None], [publish_time_us], append_time_us).serialize())
+    origin = Origin(publish_time_us=publish_time_us)
+    return bytes(message_batch([payload], [None], [None], [origin], append_time_us).serialize())
 
 
 def _span(one: bytes, other: bytes) -> tuple[int, int]:

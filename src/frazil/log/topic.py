@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from frazil.core.errors import InvalidInput, SchemaMismatch
 from frazil.core.offsets import OffsetRange
-from frazil.core.rows import Message, to_messages
+from frazil.core.rows import Message, Origin, to_messages
 from frazil.log.group import Notify
 from frazil.log.positions import Start, check_end, resolve_start
 from frazil.log.publishing import Outgoing, checked_message, envelope_rows, message_rows, typed_rows
@@ -115,11 +115,13 @@ class Topic:
 
     # --- for the asyncio face, which waits in its own way
 
-    def begin_publish(self, payload: Any, key: Any, attributes: Any, notify: Notify, token: object) -> None:
+    def begin_publish(
+        self, payload: Any, key: Any, attributes: Any, notify: Notify, token: object, origin: Origin | None = None
+    ) -> None:
         log = self._log
         if log.own_schema is not None:
             self.check_is_message_topic()
-        row, size = checked_message(self._context.settings, payload, key, attributes)
+        row, size = checked_message(self._context.settings, payload, key, attributes, origin)
         log.begin_message(row, size, notify, token)
 
     def begin_publish_many(self, messages: Any, notify: Notify, token: object) -> int:

@@ -266,9 +266,9 @@ class TopicLog:
         """Nothing has touched the file yet: what fails here (no memory) fails this group alone."""
         try:
             if len(group) == 1 and len(group[0].messages) == 1:
-                payload, key, attributes, publish_time_us = group[0].messages[0]
-                if key is None and attributes is None and len(payload) <= SINGLE_BYTES_MAX:
-                    return pa.py_buffer(single_message(payload, publish_time_us or time_us, time_us))
+                payload, key, attributes, origin = group[0].messages[0]
+                if key is None and attributes is None and origin is None and len(payload) <= SINGLE_BYTES_MAX:
+                    return pa.py_buffer(single_message(payload, time_us, time_us))
             rows = [part.rows(self.schema, time_us) for part in group]
             return joined(rows).serialize()
         except (pa.ArrowException, MemoryError) as error:
@@ -420,7 +420,9 @@ class TopicLog:
                         self._seal()
                 self._learn_times()
                 end = self.durable_end
-                going = removable(self.segments, end, self.retention, now_us, end if floor is None else floor)
+                if floor is None:  # without a word on acknowledgements none can be taken for given
+                    floor = 0 if self.retention.until_acked else end
+                going = removable(self.segments, end, self.retention, now_us, floor)
                 if going and going[-1] is self.segments[-1]:
                     last = going.pop()
                     with _room_can_wait():

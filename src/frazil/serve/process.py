@@ -14,11 +14,12 @@ from contextlib import AbstractContextManager
 import uvicorn
 
 from frazil.core.clock import SystemClock
-from frazil.core.errors import ListenFailed
+from frazil.core.errors import FrazilError, ListenFailed
 from frazil.core.settings import HttpSettings, Settings
 from frazil.log.ownership import told_where
 from frazil.log.storage import Storage
 from frazil.pipeline.requirements import missing_part
+from frazil.serve.broker_doors import BrokerDoors
 from frazil.serve.flight import FlightDoor, flight_door
 from frazil.serve.http import make_app
 from frazil.serve.logs import log_to_stderr
@@ -53,11 +54,14 @@ def serve_until_stopped(
                 moving.start()
 
         app = make_app(storage, opening, (lambda: moving.up) if moving is not None else None)
-        server = _Server(app, announce)
+        broker = BrokerDoors(storage, settings) if settings.broker.enabled else None
+        server = _Server(app, announce, addresses, broker)
         with server.stopped_by_signals(), told_where(settings, addresses):
             opening.start()
             try:
                 server.run(sockets=[door])
+                if server.failed is not None:
+                    raise server.failed
             finally:
                 if moving is not None:
                     moving.stop()
@@ -101,17 +105,21 @@ def _announce(addresses: dict[str, str], settings: Settings, as_json: bool) -> N
     """One line on stdout, once requests are answered: scripts wait for it."""
     address = addresses["http"]
     if as_json:
-        told = {"address": address, "flight": addresses["flight"], "data": str(settings.data)}
+        told = {"address": address, **addresses, "data": str(settings.data)}
+        told = {name: told[name] for name in ("address", "flight", "danube", "data") if name in told}
         print(json.dumps(told), flush=True)  # noqa: T201
     else:
         print(f"frazil listens on {address}, data in {settings.data}", flush=True)  # noqa: T201
-    _log.info("listening on %s and %s", address, addresses["flight"], extra={**addresses, "data": str(settings.data)})
+    doors = ", ".join(addresses[name] for name in ("http", "flight", "danube") if name in addresses)
+    _log.info("listening on %s", doors, extra={**addresses, "data": str(settings.data)})
 
 
 class _Server(uvicorn.Server):
     """uvicorn, but a signal ends it as a success: by itself it raises the signal again when it has stopped."""
 
-    def __init__(self, app: object, announce: Callable[[], None]) -> None:
+    def __init__(
+        self, app: object, announce: Callable[[], None], addresses: dict[str, str], broker: BrokerDoors | None
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,  # type: ignore[arg-type]
@@ -123,11 +131,27 @@ class _Server(uvicorn.Server):
             )
         )
         self._announce = announce
+        self._addresses = addresses
+        self._broker = broker
+        self.failed: FrazilError | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """The broker runs on the same loop: a hop between threads for each message would cost more than the rest."""
         await super().startup(sockets)
-        if self.started and not self.should_exit:
-            self._announce()
+        if not self.started or self.should_exit:
+            return
+        if self._broker is not None:
+            try:
+                self._addresses["danube"] = await self._broker.open()
+            except FrazilError as error:
+                self.failed, self.should_exit = error, True
+                return
+        self._announce()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._broker is not None:
+            await self._broker.close()
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -420,11 +420,12 @@ import pyarrow as pa
 sys.path.insert(0, {folder!r})
 from segment_files import make_log, frames_of
 from frazil import CorruptLog
-from frazil.core.rows import ENVELOPE, message_batch
+from frazil.core.rows import ENVELOPE, Origin, message_batch
 from frazil.log.format import Frame, unpack_batch, unpack_head
 
 rng = random.Random({seed})
-messages = message_batch([b"tea", b""], [b"k", None], [[("a", "b")], None], [1, 2], 3)
+origins = [Origin("p", 1, 2, 3), Origin(publish_time_us=2)]
+messages = message_batch([b"tea", b""], [b"k", None], [[("a", "b")], None], origins, 3)
 log = make_log(1)
 head, first = frames_of(log.disk, log.last)[:2]
 numbers = unpack_head("s", head).schema

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import frazil
-from frazil.core.rows import message_batch
+from frazil.core.rows import Origin, message_batch
 from frazil.core.settings import KIB
 from frazil.log.cache import CachedBatch, ReplayCache, TopicCache
 from frazil.log.pool import CommitPool
@@ -105,7 +105,8 @@ def test_the_pool_runs_everything_and_grows_only_when_busy() -> None:
 @pytest.mark.parametrize("length", [*range(70), 255, 256, 1024, 4095, 65536])
 def test_a_lone_message_is_encoded_as_a_batch_of_one_would_be(length: int) -> None:
     payload = os.urandom(length)
-    expected = message_batch([payload], [None], [None], [1_234_567], 7_654_321).serialize()
+    origin = Origin(publish_time_us=1_234_567)
+    expected = message_batch([payload], [None], [None], [origin], 7_654_321).serialize()
     assert single_message(payload, 1_234_567, 7_654_321) == bytes(expected)
 
 

@@ -1,0 +1,51 @@
+"""A consumer of a subscription: known by name for good, connected as long as its stream is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+from frazil.broker.entry import Entry
+
+
+class Consumer:
+    __slots__ = ("id", "in_flight", "key_filters", "name", "stream")
+
+    def __init__(self, name: str, number: int, key_filters: Sequence[str] = ()) -> None:
+        self.name = name
+        self.id = number
+        self.key_filters = tuple(key_filters)
+        self.in_flight: set[int] = set()
+        self.stream: Stream | None = None
+
+
+class Stream:
+    """What goes to a consumer, until one side ends it. Bounded by the window of its subscription."""
+
+    __slots__ = ("_entries", "_more", "ended")
+
+    def __init__(self) -> None:
+        self._entries: deque[Entry] = deque()
+        self._more = asyncio.Event()
+        self.ended = False
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def put(self, entry: Entry) -> None:
+        self._entries.append(entry)
+        self._more.set()
+
+    def end(self) -> None:
+        self.ended = True
+        self._more.set()
+
+    async def take(self) -> Entry | None:
+        """The next message; None when the stream has ended."""
+        while not self._entries:
+            if self.ended:
+                return None
+            self._more.clear()
+            await self._more.wait()
+        return None if self.ended else self._entries.popleft()

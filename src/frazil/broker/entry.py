@@ -1,0 +1,25 @@
+"""A stored message as all subscriptions of its topic share it."""
+
+from __future__ import annotations
+
+from frazil.core.rows import Message
+
+
+class Entry:
+    """`wire` is for the door: what it made of the message once, it need not make for every subscription."""
+
+    __slots__ = ("message", "wire")
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+        self.wire: bytes | None = None
+
+    @property
+    def offset(self) -> int:
+        return self.message.offset
+
+    @property
+    def key(self) -> bytes:
+        """What orders it among others: the key it was sent with, else who sent it."""
+        message = self.message
+        return message.key if message.key is not None else (message.producer or "").encode()

@@ -1,0 +1,90 @@
+"""What the broker must still know after a restart, in the metadata store: topics, producers, subscriptions, consumers
+and how far each subscription is.
+
+    /broker/topics/{namespace}/{topic}                                            {"reliable"}
+    /broker/producers/{namespace}/{topic}/{producer}                              {"id"}
+    /broker/subscriptions/{namespace}/{topic}/{subscription}                      {"kind"}
+    /broker/consumers/{namespace}/{topic}/{subscription}/{consumer}               {"id", "key_filters"}
+    /persistent_storage/iceberg/subscriptions/{subscription}/{namespace}/{topic}  {"offset", "acked", …}
+
+Ids outlive a restart, for clients keep using them: a consumer that finds its id unknown may never subscribe again.
+Names may hold anything, so they are percent-encoded. One thread does all writes, in the order in which they came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+from urllib.parse import quote, unquote
+
+from frazil.core.names import TopicName
+from frazil.meta.store import ABSENT, MetaStore
+
+TOPICS, PRODUCERS, SUBSCRIPTIONS, CONSUMERS = (
+    f"/broker/{what}/" for what in ("topics", "producers", "subscriptions", "consumers")
+)
+PROGRESS = "/persistent_storage/iceberg/subscriptions/"
+
+Found = TypeVar("Found")
+
+
+class Records:
+    def __init__(self, meta: MetaStore) -> None:
+        self._meta = meta
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="frazil-broker-meta")
+
+    async def put(self, key: str, value: dict[str, Any]) -> None:
+        """Durable when it returns."""
+        await self._run(lambda: self._put(key, value))
+
+    async def put_all(self, values: dict[str, dict[str, Any]]) -> None:
+        def put() -> None:
+            for key, value in values.items():
+                self._put(key, value)
+
+        await self._run(put)
+
+    async def get(self, key: str) -> dict[str, Any] | None:
+        found = await self._run(lambda: self._meta.get(key))
+        return None if found is None else json.loads(found.value)
+
+    async def delete(self, key: str) -> None:
+        await self._run(lambda: self._delete(key))
+
+    async def list(self, prefix: str) -> dict[tuple[str, ...], dict[str, Any]]:
+        """By the names that follow the prefix."""
+        found = await self._run(lambda: self._meta.list(prefix))
+        return {tuple(map(unquote, one.key[len(prefix) :].split("/"))): json.loads(one.value) for one in found}
+
+    def close(self) -> None:
+        self._thread.shutdown()
+
+    async def _run(self, work: Callable[[], Found]) -> Found:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _put(self, key: str, value: dict[str, Any]) -> None:
+        data = json.dumps(value).encode()
+        while True:
+            found = self._meta.get(key)
+            if self._meta.put_if(key, data, ABSENT if found is None else found.revision) is not None:
+                return
+
+    def _delete(self, key: str) -> None:
+        while (found := self._meta.get(key)) is not None:
+            if self._meta.delete(key, found.revision):
+                return
+
+
+def topic_key(prefix: str, topic: TopicName, *names: str) -> str:
+    return prefix + "/".join([topic.namespace, topic.topic, *(_quoted(name) for name in names)])
+
+
+def progress_key(subscription: str, topic: TopicName) -> str:
+    return f"{PROGRESS}{_quoted(subscription)}/{topic.namespace}/{topic.topic}"
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="")

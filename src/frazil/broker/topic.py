@@ -1,0 +1,98 @@
+"""A topic as the broker has it: with a log, or, for those that promise nothing, without."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from frazil.broker.entry import Entry
+from frazil.broker.feed import Feed
+from frazil.broker.live import LiveSubscription
+from frazil.broker.subscription import Subscription
+from frazil.core.names import TopicName
+from frazil.core.rows import TIME, Message, Origin
+from frazil.log.group import Part
+from frazil.log.topic import Topic
+
+if TYPE_CHECKING:
+    from frazil.broker.broker import Producer
+
+
+class Outgoing(NamedTuple):
+    payload: bytes
+    key: str | None
+    attributes: Mapping[str, str]
+    origin: Origin
+
+
+class BrokerTopic:
+    def __init__(self, name: TopicName, log: Topic | None) -> None:
+        self.name = name
+        self.producers: dict[str, Producer] = {}
+        self.subscriptions: dict[str, Subscription | LiveSubscription] = {}
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        self._notify = self._settled  # one object, so that a group is told once for all its callers
+        self._live_offsets = itertools.count()
+        self.feed = Feed(log, self._moved) if log is not None else None
+
+    @property
+    def reliable(self) -> bool:
+        return self._log is not None
+
+    @property
+    def end(self) -> int:
+        return self.feed.end if self.feed is not None else 0
+
+    async def publish(self, message: Outgoing) -> int:
+        """The offset, once the message is durable; of a topic without a log, once it was offered."""
+        if self._log is None:
+            return self._offer(message)
+        future: asyncio.Future[int] = self._loop.create_future()
+        self._log.begin_publish(message.payload, message.key, message.attributes, self._notify, future, message.origin)
+        return await future
+
+    async def close(self) -> None:
+        for subscription in self.subscriptions.values():
+            await subscription.close()
+        if self.feed is not None:
+            self.feed.close()
+
+    def _offer(self, message: Outgoing) -> int:
+        offset = next(self._live_offsets)
+        time = pa.scalar(message.origin.publish_time_us or 0, TIME).as_py()
+        key = None if message.key is None else message.key.encode()
+        entry = Entry(
+            Message(
+                offset, time, time, message.payload, key, dict(message.attributes), message.origin.producer,
+                message.origin.schema_id, message.origin.schema_version,
+            )
+        )  # fmt: skip
+        for subscription in self.subscriptions.values():
+            assert isinstance(subscription, LiveSubscription)
+            subscription.offer(entry)
+        return offset
+
+    def _moved(self) -> None:
+        for subscription in self.subscriptions.values():
+            assert isinstance(subscription, Subscription)
+            subscription.wake()
+
+    def _settled(self, part: Part) -> None:
+        """Called by a committer: one hop to the loop for all callers of a group."""
+        self._loop.call_soon_threadsafe(_resolve, part)
+
+
+def _resolve(part: Part) -> None:
+    futures: list[asyncio.Future[int]] = part.tokens
+    for offset, future in enumerate(futures, part.first_offset):
+        if future.done():
+            continue  # its caller was cancelled meanwhile
+        if part.error is None:
+            future.set_result(offset)
+        else:
+            future.set_exception(part.error)

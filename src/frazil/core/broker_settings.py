@@ -1,0 +1,47 @@
+"""Settings of the broker: its door, and how messages are delivered."""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+Positive = Annotated[int, Field(gt=0)]
+_HOST_AND_PORT = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):\d{1,5}")
+
+
+class Poison(enum.StrEnum):
+    """What becomes of a message that was delivered too often."""
+
+    BLOCK = "block"
+    DROP = "drop"
+    DEAD_LETTER = "dead_letter"
+
+
+class BrokerSettings(BaseModel):
+    """The door for Danube clients, and how messages are delivered to subscriptions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    enabled: bool = Field(True, description="whether `frazil serve` opens the door for Danube clients")
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(6650, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    advertised: str | None = Field(None, description="host:port by which clients reach it; unset, where it listens")
+    max_unacked_messages: int = Field(10, gt=0, le=10_000, description="messages of a subscription in flight at once")
+    ack_timeout_ms: Positive = Field(30_000, description="a message without an answer for so long is delivered again")
+    redeliveries_max: int = Field(5, ge=0, description="how often, before `poison` decides")
+    redelivery_delay_ms: Positive = Field(1_000, description="rest before the first redelivery; doubles with each")
+    redelivery_delay_ms_max: Positive = Field(60_000, description="the longest rest")
+    poison: Poison = Field(
+        Poison.BLOCK, description="then: `block` the subscription, `drop` it, or publish it to a `dead_letter` topic"
+    )
+    progress_flush_ms: Positive = Field(200, description="acknowledgements are durable after so long at the latest")
+
+    @field_validator("advertised")
+    @classmethod
+    def _has_host_and_port(cls, value: str | None) -> str | None:
+        if value is not None and not _HOST_AND_PORT.fullmatch(value):
+            raise ValueError("must be host:port, as in broker-1.example:6650 or [2001:db8::7]:6650")
+        return value

@@ -1,0 +1,44 @@
+"""The broker and its doors, opened and closed together on the loop of the serving process."""
+
+from __future__ import annotations
+
+from frazil.broker.broker import Broker
+from frazil.broker.floor import AckFloor
+from frazil.core.clock import SystemClock
+from frazil.core.settings import Settings
+from frazil.log.storage import Storage
+from frazil.meta.sqlite import SqliteStore
+from frazil.serve.danube import DanubeDoor
+
+META_FILE = "~meta.db"
+
+
+class BrokerDoors:
+    def __init__(self, storage: Storage, settings: Settings) -> None:
+        self._storage = storage
+        self._settings = settings
+        self._broker: Broker | None = None
+        self._door: DanubeDoor | None = None
+        self._meta: SqliteStore | None = None
+
+    async def open(self) -> str:
+        """The address for Danube clients."""
+        assert self._settings.data is not None
+        self._meta = SqliteStore(self._settings.data / META_FILE)
+        self._broker = Broker(self._storage, self._meta, self._settings.broker, SystemClock())
+        await self._broker.start()
+        self._storage.floor_of = AckFloor(self._storage.floor_of, self._broker)
+        self._door = DanubeDoor(self._broker, self._settings.broker, self._settings.wal.message_bytes_max)
+        await self._door.start()
+        return self._door.url
+
+    async def close(self) -> None:
+        """Calls are answered and streams end before cursors are stored."""
+        if self._broker is not None:
+            self._broker.end_streams()
+        if self._door is not None:
+            await self._door.stop()
+        if self._broker is not None:
+            await self._broker.close()
+        if self._meta is not None:
+            self._meta.close()
