@@ -75,7 +75,7 @@ class _Look:
         """Of fields in a oneof only the last is read, so no two of them may have been written beside each other."""
         for oneof in reader.oneofs:
             known = [written[field.number] for field in oneof.fields if field.number in written]
-            if len(known) > 1 and len({_oneof_of(field) for field in known}) > 1:
+            if len({_oneof_of(field) for field in known}) > 1:
                 names = ", ".join(field.name for field in known)
                 at = f"{path}: " if path else ""
                 self.reasons.append(f"{at}oneof {oneof.name} reads only one of the fields {names}")

@@ -83,6 +83,8 @@ def test_every_shorter_or_longer_payload_does_not_fit() -> None:
         (enum("A"), number(-1), "symbol -1"),
         (fixed(4), b"abc", "ends before"),
         ({"type": "array", "items": "int"}, number(1 << 60) + number(1), "ends before"),
+        ({"type": "array", "items": "float"}, number(1 << 60), "ends before"),
+        ({"type": "array", "items": fixed(4)}, number(-(1 << 60)) + number(1), "ends before"),
         ({"type": "array", "items": "int"}, number(1) + number(1), "ends before"),
         ({"type": "array", "items": "int"}, number(-1) + number(2) + number(1) + number(0), "said to have 2"),
         ({"type": "map", "values": "int"}, number(1) + number(1) + b"a", "ends before"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,7 +113,6 @@ def test_only_the_content_makes_another_schema() -> None:
         (b'{"pattern": "("}', "/pattern"),
         (b'{"$ref": "#/nowhere"}', "nowhere"),
         (b'{"$ref": "http://127.0.0.1:9/schema"}', "[Rr]etriev"),
-        (b'{"$ref": "file:///etc/hostname"}', "[Rr]etriev"),
         (b'{"$schema": "http://example.com/mine"}', "Unknown meta-schema"),
         (b"[" * 100_000, "nested deeper"),
         (b'{"not": ' * 200 + b"{}" + b"}" * 200, "nested deeper"),
@@ -123,6 +123,13 @@ def test_what_is_no_schema_is_refused_with_the_reason(content: bytes, reason: st
     with pytest.raises(frazil.InvalidSchema, match=reason) as refused:
         parse_definition(SchemaType.JSON_SCHEMA, content)
     assert refused.value.message.startswith("schema_definition: ")
+
+
+def test_nothing_is_read_from_elsewhere(tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text('{"type": "string"}')
+    with pytest.raises(frazil.InvalidSchema, match="Retrieval is disabled"):
+        json_schema({"$ref": other.as_uri()})
 
 
 @pytest.mark.parametrize(

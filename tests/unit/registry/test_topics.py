@@ -63,6 +63,7 @@ def test_an_administrator_configures_a_topic_whatever_it_had(topics: TopicSchema
 
 def test_a_topic_that_was_forgotten_begins_anew(topics: TopicSchemas) -> None:
     topics.configure(TOPIC, "orders", "enforce", True)
+    assert topics.check(TOPIC, GOOD, 1, 1) is None
     topics.forget(TOPIC)
     topics.forget(TOPIC)
     assert topics.get(TOPIC) == TopicRecord()
