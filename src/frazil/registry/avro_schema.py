@@ -14,9 +14,10 @@ import avro.errors
 import avro.schema
 
 from frazil.core.errors import InvalidSchema
-from frazil.registry.avro_payload import compile_validator
+from frazil.registry.avro_file import MAGIC, file_validator
+from frazil.registry.avro_payload import Misfit, Walk, compile_walk, value_validator
 from frazil.registry.avro_reading import full_aliases, reading_problems
-from frazil.registry.definition import FIELD, Definition, Validator, load_json
+from frazil.registry.definition import FIELD, Definition, Validator, decode, load_json
 from frazil.registry.kinds import SchemaType
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
@@ -33,7 +34,7 @@ class AvroSchema(Definition):
         self.root = _parse(value)
         try:
             _check(self.root, set())
-            self._validator = compile_validator(self.root)
+            self.walk = compile_walk(self.root)
             canonical = json.dumps(_canonical(self.root, set()), sort_keys=True, separators=(",", ":"))
         except RecursionError:
             raise InvalidSchema(FIELD, "its types refer to one another too deep") from None
@@ -48,7 +49,25 @@ class AvroSchema(Definition):
         return reading_problems(reader=old.root, writer=self.root)
 
     def validator(self) -> Validator:
-        return self._validator
+        of_value, of_file = value_validator(self.walk), file_validator(self._walk_of)
+
+        def problem(payload: bytes) -> str | None:
+            if payload[: len(MAGIC)] != MAGIC:
+                return of_value(payload)
+            told = of_file(payload)
+            return None if told is None or of_value(payload) is None else told
+
+        return problem
+
+    def _walk_of(self, text: bytes) -> Walk:
+        """Of the schema that wrote a file, which this one must be able to read."""
+        try:
+            writer = AvroSchema(decode(text))
+        except InvalidSchema as error:
+            raise Misfit(f"is a file whose schema {error.reason}") from None
+        if reasons := reading_problems(reader=self.root, writer=writer.root):
+            raise Misfit(f"is a file of another schema: {reasons[0]}")
+        return writer.walk
 
     def tagged(self) -> Any:
         return {"Avro": {"raw_schema": self.text, "fingerprint": self.fingerprint}}

@@ -109,3 +109,48 @@ def test_a_value_that_is_nested_too_deep_is_told() -> None:
     assert problem(chain, b"\x02" * 1_000_000 + b"\0") == "is nested deeper than 128"
     arrays = record(field("all", {"type": "array", "items": "Order"}))
     assert problem(arrays, b"\x02" * 1_000_000) == "is nested deeper than 128"
+
+
+def file(schema: Any, *values: Any, **how: Any) -> bytes:
+    buffer = io.BytesIO()
+    fastavro.writer(buffer, fastavro.parse_schema(schema), values, **how)
+    return buffer.getvalue()
+
+
+ORDER = record(field("count", "long"))
+
+
+def test_a_file_fits_if_the_schema_reads_that_of_the_file() -> None:
+    check = avro(ORDER).validator()
+    assert check(file(ORDER, {"count": 1}, {"count": 2})) is None
+    assert check(file(record(field("count", "int"), field("more", "string")), {"count": 1, "more": "x"})) is None
+    assert check(file(record(field("count", "string")), {"count": "x"})) == (
+        "is a file of another schema: field count: long cannot read string"
+    )
+
+
+def test_a_file_that_is_not_whole_does_not_fit() -> None:
+    check = avro(ORDER).validator()
+    good = file(ORDER, {"count": 1})
+    told = {check(good[:end]) for end in range(4, len(good))}
+    assert None not in told
+    assert check(good[:-1] + b"?") == "is a file with a block that does not end as its header says"
+    assert check(file(ORDER)) == "is a file without values"
+    assert check(good.replace(b"count", b"cou\0t")) is not None
+    assert "with the codec b'deflate'" in str(check(file(ORDER, {"count": 1}, codec="deflate")))
+
+
+def test_many_values_without_bytes_in_a_file_cost_nothing() -> None:
+    empty = record(name="Empty")
+    good = file(empty, {})
+    assert avro(empty).validator()(good) is None
+    many = good[: -1 - 1 - 16] + number(1 << 62) + number(0) + good[-16:]
+    assert avro(empty).validator()(many) is None
+    floats = record(field("x", "float"))
+    good = file(floats, {"x": 0.5})
+    assert avro(floats).validator()(good[: -4 - 1 - 1 - 16] + number(1 << 62) + good[-21:]) is not None
+
+
+def test_a_value_that_begins_like_a_file_is_still_a_value() -> None:
+    four = fixed(4)
+    assert avro(four).validator()(b"Obj\x01") is None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 import frazil
 from frazil.meta.sqlite import SqliteStore
+from frazil.meta.store import Entry
 from frazil.registry.kinds import ValidationPolicy
 from frazil.registry.records import TopicRecord
 from frazil.registry.registry import SchemaRegistry
@@ -120,6 +123,34 @@ def test_a_change_by_another_process_takes_hold_in_time(
     assert topics.check(TOPIC, GOOD, 2, 1) is not None
     clock.advance(1)
     assert topics.check(TOPIC, GOOD, 2, 1) is None
+
+
+class Slow:
+    """A store whose answer to one reader comes after something else was done."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+        self.meanwhile: list[Callable[[], object]] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    def get(self, key: str) -> Entry | None:
+        found = self._store.get(key)
+        if self.meanwhile:
+            self.meanwhile.pop()()
+        return found
+
+
+def test_what_was_read_before_a_change_is_not_kept_after_it(
+    store: SqliteStore, registry: SchemaRegistry, clock: FakeClock
+) -> None:
+    slow = Slow(store)
+    topics = TopicSchemas(slow, registry, clock)  # type: ignore[arg-type]
+    slow.meanwhile.append(lambda: topics.configure(TOPIC, "orders", "enforce", True))
+    assert topics.check(TOPIC, BAD, 1, 1) is None
+    with pytest.raises(frazil.MessageRefused):
+        topics.check(TOPIC, BAD, 1, 1)
 
 
 def test_messages_are_checked_without_the_store(
