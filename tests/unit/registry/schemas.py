@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
@@ -34,5 +35,6 @@ def json_schema(schema: Any) -> Definition:
     return parse_definition(SchemaType.JSON_SCHEMA, json.dumps(schema).encode())
 
 
+@functools.cache
 def protobuf(*messages: str, syntax: str = "proto3") -> Definition:
     return parse_definition(SchemaType.PROTOBUF, f'syntax = "{syntax}";\n{chr(10).join(messages)}'.encode())
