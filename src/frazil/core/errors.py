@@ -7,6 +7,10 @@ FrazilError
 │   ├── MessageTooLarge
 │   ├── BatchTooLarge
 │   ├── SchemaMismatch
+│   ├── InvalidSchema
+│   ├── IncompatibleSchema
+│   ├── SubjectMismatch
+│   ├── MessageRefused
 │   ├── InvalidPosition
 │   └── OffsetOutOfRange
 ├── TopicNotFound           create it, or mend the name
@@ -14,6 +18,7 @@ FrazilError
 │   └── PartitioningDiffers
 ├── TopicDiffers            ask for what it is, or use another name
 ├── SubscriptionTaken       use the consumer's name that has it, or another subscription
+├── SchemaNotFound          register it, or mend the subject or version
 ├── TryLater                the same call may succeed later; nothing was written
 │   ├── UnknownClient
 │   ├── Overloaded
@@ -100,6 +105,52 @@ class SchemaMismatch(InvalidInput):
     code = "schema_mismatch"
 
 
+class InvalidSchema(InvalidInput):
+    """A definition that is not one of its type."""
+
+    code = "invalid_schema"
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}", field=field, reason=reason)
+
+
+class IncompatibleSchema(InvalidInput):
+    code = "incompatible_schema"
+
+    def __init__(self, subject: str, version: int, mode: str, reasons: list[str]) -> None:
+        super().__init__(
+            f"the schema does not fit version {version} of {subject} (compatibility {mode}): {'; '.join(reasons)}",
+            subject=subject,
+            version=version,
+            mode=mode,
+            reasons=reasons,
+        )
+
+
+class SubjectMismatch(InvalidInput):
+    """A topic has one subject, that of its first producer with a schema."""
+
+    code = "subject_mismatch"
+
+    def __init__(self, topic: str, subject: str, wanted: str) -> None:
+        super().__init__(
+            f"the schemas of {topic} are those of the subject {subject}, not of {wanted}; "
+            "use that subject, or let an administrator configure the topic",
+            topic=topic,
+            subject=subject,
+            wanted=wanted,
+        )
+
+
+class MessageRefused(InvalidInput):
+    """The topic enforces its schema, and the message does not fit."""
+
+    code = "message_refused"
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(f"{topic} enforces its schema: {reason}", topic=topic, reason=reason)
+
+
 class InvalidPosition(InvalidInput):
     code = "invalid_position"
 
@@ -164,6 +215,19 @@ class SubscriptionTaken(FrazilError):
             topic=topic,
             subscription=subscription,
             consumer=consumer,
+        )
+
+
+class SchemaNotFound(FrazilError):
+    code = "schema_not_found"
+
+    def __init__(self, subject: str | None = None, version: int | None = None, schema_id: int | None = None) -> None:
+        what = f"subject {subject}" if schema_id is None else f"schema id {schema_id}"
+        super().__init__(
+            f"there is no {what}" if version is None else f"{what} has no version {version}",
+            subject=subject,
+            version=version,
+            schema_id=schema_id,
         )
 
 

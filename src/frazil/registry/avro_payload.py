@@ -1,0 +1,228 @@
+"""Whether bytes are one value of an Avro schema: walked by functions compiled from it, and nothing is built.
+
+A reader of values is not used: fastavro ends the process on a payload that nests a recursive type deep enough, fills
+the memory on a few bytes that announce many nulls, and takes symbols and branches with negative numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from frazil.registry.definition import DEPTH_MAX, Validator
+
+Skip = Callable[[bytes, int, int], int]
+"""From the position of a value to that behind it; the last number is how deep it is nested."""
+
+ENDS_EARLY = "ends before its value does"
+_VARINT_BYTES_MAX = 10
+
+
+class Misfit(Exception):
+    pass
+
+
+class Walk(NamedTuple):
+    """How to pass by a value of a schema."""
+
+    skip: Skip
+    takes_bytes: bool
+    """Whether every value does; of those that take none any number is passed at once."""
+
+
+def compile_walk(schema: Any) -> Walk:
+    return Walk(_compile(schema, {}), _takes_bytes(schema, set()))
+
+
+def value_validator(walk: Walk) -> Validator:
+    """Of payloads that are one value."""
+    skip = walk.skip
+
+    def pass_by(payload: bytes) -> None:
+        end = skip(payload, 0, 0)
+        if end < len(payload):
+            raise Misfit(f"has {len(payload) - end} bytes behind its value")
+        if end > len(payload):
+            raise Misfit(ENDS_EARLY)
+
+    return telling(pass_by)
+
+
+def telling(pass_by: Callable[[bytes], None]) -> Validator:
+    """In words what it met, whatever it met."""
+
+    def problem(payload: bytes) -> str | None:
+        try:
+            pass_by(payload)
+        except Misfit as misfit:
+            return str(misfit)
+        except IndexError:
+            return ENDS_EARLY
+        except UnicodeDecodeError:
+            return "has a string that is not UTF-8"
+        except RecursionError:
+            return "is nested too deep"
+        return None
+
+    return problem
+
+
+def _compile(schema: Any, records: dict[str, Skip]) -> Skip:
+    kind = schema.type
+    if kind in _PRIMITIVES:
+        return _PRIMITIVES[kind]
+    if kind == "union":
+        return _union([_compile(branch, records) for branch in schema.schemas])
+    if kind == "array":
+        return _blocks(_compile(schema.items, records), _takes_bytes(schema.items, set()))
+    if kind == "map":
+        return _blocks(_entry(_compile(schema.values, records)), True)
+    if kind == "fixed":
+        return lambda _, at, __: at + int(schema.size)
+    if kind == "enum":
+        return _enum(len(schema.symbols))
+    assert kind == "record"
+    return _record(schema, records)
+
+
+def _record(schema: Any, records: dict[str, Skip]) -> Skip:
+    if schema.fullname in records:
+        return records[schema.fullname]
+    fields: list[Skip] = []
+
+    def skip(data: bytes, at: int, depth: int) -> int:
+        if depth > DEPTH_MAX:
+            raise Misfit(f"is nested deeper than {DEPTH_MAX}")
+        for field in fields:
+            at = field(data, at, depth + 1)
+        return at
+
+    records[schema.fullname] = skip  # before its fields, which may be of its own type
+    fields += [_compile(field.type, records) for field in schema.fields]
+    return skip
+
+
+def _union(branches: list[Skip]) -> Skip:
+    def skip(data: bytes, at: int, depth: int) -> int:
+        branch, at = read_long(data, at)
+        if not 0 <= branch < len(branches):
+            raise Misfit(f"chooses branch {branch} of a union of {len(branches)}")
+        return branches[branch](data, at, depth)
+
+    return skip
+
+
+def _enum(symbols: int) -> Skip:
+    def skip(data: bytes, at: int, _: int) -> int:
+        symbol, at = read_long(data, at)
+        if not 0 <= symbol < symbols:
+            raise Misfit(f"has symbol {symbol} of an enum of {symbols}")
+        return at
+
+    return skip
+
+
+def _entry(value: Skip) -> Skip:
+    return lambda data, at, depth: value(data, _skip_string(data, at, depth), depth)
+
+
+def _blocks(item: Skip, takes_bytes: bool) -> Skip:
+    """An array or map: blocks with a count, behind a negative one the size, and one of none at the end."""
+
+    def skip(data: bytes, at: int, depth: int) -> int:
+        if depth > DEPTH_MAX:
+            raise Misfit(f"is nested deeper than {DEPTH_MAX}")
+        while True:
+            count, at = read_long(data, at)
+            if count == 0:
+                return at
+            size = None
+            if count < 0:
+                size, at = read_long(data, at)
+            start = at
+            if takes_bytes:
+                if abs(count) > len(data) - at:
+                    raise Misfit(ENDS_EARLY)
+                for _ in range(abs(count)):
+                    at = item(data, at, depth + 1)
+            if size is not None and at - start != size:
+                raise Misfit(f"has a block of {at - start} bytes that is said to have {size}")
+
+    return skip
+
+
+def _takes_bytes(schema: Any, within: set[str]) -> bool:
+    if schema.type == "null":
+        return False
+    if schema.type == "fixed":
+        return int(schema.size) > 0
+    if schema.type != "record":
+        return True
+    if schema.fullname in within:
+        return False
+    within = within | {schema.fullname}
+    return any(_takes_bytes(field.type, within) for field in schema.fields)
+
+
+def read_long(data: bytes, at: int) -> tuple[int, int]:
+    byte = data[at]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    value, shift = byte & 0x7F, 7
+    while True:
+        at += 1
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift >= 7 * _VARINT_BYTES_MAX:
+            raise Misfit("has a number of more than 64 bits")
+    if value >= 1 << 64:
+        raise Misfit("has a number of more than 64 bits")
+    return (value >> 1) ^ -(value & 1), at + 1
+
+
+def _skip_long(data: bytes, at: int, _: int) -> int:
+    return read_long(data, at)[1]
+
+
+def _skip_int(data: bytes, at: int, _: int) -> int:
+    value, at = read_long(data, at)
+    if not -(1 << 31) <= value < 1 << 31:
+        raise Misfit("has an int of more than 32 bits")
+    return at
+
+
+def _skip_boolean(data: bytes, at: int, _: int) -> int:
+    if data[at] > 1:
+        raise Misfit(f"has a boolean that is {data[at]}")
+    return at + 1
+
+
+def skip_bytes(data: bytes, at: int, _: int) -> int:
+    length, at = read_long(data, at)
+    if not 0 <= length <= len(data) - at:
+        raise Misfit(ENDS_EARLY)
+    return at + length
+
+
+def _skip_string(data: bytes, at: int, _: int) -> int:
+    length, at = read_long(data, at)
+    end = at + length
+    if not at <= end <= len(data):
+        raise Misfit(ENDS_EARLY)
+    data[at:end].decode()
+    return end
+
+
+_PRIMITIVES: dict[str, Skip] = {
+    "null": lambda _, at, __: at,
+    "boolean": _skip_boolean,
+    "int": _skip_int,
+    "long": _skip_long,
+    "float": lambda _, at, __: at + 4,
+    "double": lambda _, at, __: at + 8,
+    "bytes": skip_bytes,
+    "string": _skip_string,
+}

@@ -1,0 +1,136 @@
+"""Topics and their schemas: which subject, what becomes of messages that do not fit, and the check of each message.
+
+problem = topics.check("/default/orders", payload, schema_id=3, version=1)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from frazil.core.clock import Clock
+from frazil.core.errors import MessageRefused, SchemaNotFound, SubjectMismatch, TryLater
+from frazil.core.names import TopicName
+from frazil.meta.store import ABSENT, MetaStore
+from frazil.registry.kinds import ValidationPolicy
+from frazil.registry.records import TopicRecord, topic_key
+from frazil.registry.registry import TRIES_MAX, SchemaRegistry
+
+AGE_US_MAX = 1_000_000
+KEPT_MAX = 10_000
+FIRST_VERSION = 1
+
+
+class TopicSchemas:
+    """The partitions of a topic share what is set for it. Used from any thread."""
+
+    def __init__(self, store: MetaStore, registry: SchemaRegistry, clock: Clock, age_us_max: int = AGE_US_MAX) -> None:
+        """A change by another process takes hold after `age_us_max`; one by this object at once."""
+        self._store = store
+        self._registry = registry
+        self._clock = clock
+        self._age_us_max = age_us_max
+        self._guard = threading.Lock()
+        self._kept: dict[str, tuple[int, TopicRecord]] = {}
+        self._changes = 0
+
+    def get(self, topic: str) -> TopicRecord:
+        """As it is stored now; of a topic that was never bound or configured what holds for all."""
+        entry = self._store.get(topic_key(_named(topic)))
+        return TopicRecord() if entry is None else TopicRecord.decode(entry.value)
+
+    def bind(self, topic: str, subject: str) -> TopicRecord:
+        """For a producer with a subject: the first binds the topic; `SubjectMismatch` if it is bound to another."""
+        schema_id = self._registry.schema_id(subject)
+
+        def bound(record: TopicRecord) -> TopicRecord:
+            if record.subject not in (None, subject):
+                raise SubjectMismatch(topic, str(record.subject), subject)
+            return replace(record, subject=subject, schema_id=schema_id)
+
+        return self._change(topic, bound)
+
+    def configure(self, topic: str, subject: str, policy: str, checks_payloads: bool) -> TopicRecord:
+        """For an administrator: whatever it was bound to."""
+        wanted = ValidationPolicy.parse(policy)
+        record = TopicRecord(subject, self._registry.schema_id(subject), wanted, bool(checks_payloads))
+        return self._change(topic, lambda _: record)
+
+    def set_policy(self, topic: str, policy: str, checks_payloads: bool) -> TopicRecord:
+        wanted = ValidationPolicy.parse(policy)
+        return self._change(topic, lambda old: replace(old, policy=wanted, checks_payloads=bool(checks_payloads)))
+
+    def forget(self, topic: str) -> None:
+        """Of a topic that is no more; one made again by that name begins anew."""
+        key = topic_key(_named(topic))
+        for _ in range(TRIES_MAX):
+            entry = self._store.get(key)
+            if entry is None or self._store.delete(key, entry.revision):
+                self._forget_kept()
+                return
+        raise TryLater(f"the settings of {topic} were changed by others meanwhile; try again")
+
+    def check(self, topic: str, payload: bytes, schema_id: int | None, version: int | None) -> str | None:
+        """What a message names and holds: None if it may pass and fits, in words why not if it passes all the same.
+
+        `MessageRefused` if it does not fit and the topic enforces its schema.
+        """
+        record = self._recent(topic)
+        if record.policy is ValidationPolicy.NONE:
+            return None
+        reason = self._reason(record, payload, schema_id, version)
+        if reason is not None and record.policy is ValidationPolicy.ENFORCE:
+            raise MessageRefused(topic, reason)
+        return reason
+
+    def _reason(self, record: TopicRecord, payload: bytes, schema_id: int | None, version: int | None) -> str | None:
+        if record.schema_id is None:
+            return "it has no subject yet" if record.policy is ValidationPolicy.ENFORCE else None
+        if schema_id != record.schema_id:
+            named = f"schema id {schema_id}" if schema_id else "no schema id"
+            return f"the message has {named}, and {record.subject} has {record.schema_id}"
+        if not record.checks_payloads:
+            return None
+        number = version or FIRST_VERSION
+        try:
+            problem = self._registry.validator(schema_id, number)(payload)
+        except SchemaNotFound as error:
+            return error.message
+        return None if problem is None else f"the payload does not fit version {number} of {record.subject}: {problem}"
+
+    def _recent(self, topic: str) -> TopicRecord:
+        kept = self._kept.get(topic)
+        now_us = self._clock.monotonic_us()
+        if kept is not None and now_us - kept[0] < self._age_us_max:
+            return kept[1]
+        changes = self._changes
+        record = self.get(topic)
+        with self._guard:
+            if len(self._kept) >= KEPT_MAX:
+                self._kept = {}
+            if changes == self._changes:  # else what was read may be from before the change
+                self._kept[topic] = (now_us, record)
+        return record
+
+    def _forget_kept(self) -> None:
+        with self._guard:
+            self._changes += 1
+            self._kept = {}
+
+    def _change(self, topic: str, change: Callable[[TopicRecord], TopicRecord]) -> TopicRecord:
+        key = topic_key(_named(topic))
+        for _ in range(TRIES_MAX):
+            entry = self._store.get(key)
+            before = TopicRecord() if entry is None else TopicRecord.decode(entry.value)
+            after = change(before)
+            if entry is not None and after == before:
+                return after
+            if self._store.put_if(key, after.encode(), ABSENT if entry is None else entry.revision) is not None:
+                self._forget_kept()
+                return after
+        raise TryLater(f"the settings of {topic} were changed by others {TRIES_MAX} times meanwhile; try again")
+
+
+def _named(topic: str) -> TopicName:
+    return TopicName.parse(topic).partition_of()[0]
