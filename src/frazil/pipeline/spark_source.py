@@ -23,7 +23,7 @@ from frazil.pipeline.spark_columns import check_same_columns, projection, source
 from frazil.pipeline.spark_look import Look, looking, stored_of
 from frazil.pipeline.spark_options import SourceOptions, parse_options
 from frazil.pipeline.spark_ranges import SourceRange
-from frazil.pipeline.spark_read import TaskSettings, read_source
+from frazil.pipeline.spark_read import TaskSettings, forget_zip_importers, read_source
 from frazil.pipeline.spark_stream import StreamOffset, advanced
 
 NAME = "frazil"
@@ -74,6 +74,7 @@ class _Reads:
         return iter(()) if partition is None else read_source(self._work, partition.value)
 
     def _tasks(self, ranges: Sequence[SourceRange]) -> list[RangePartition]:
+        forget_zip_importers()  # Spark plans in a worker too
         return [RangePartition(one) for one in ranges]
 
     def _checked(self, look: Look) -> None:
