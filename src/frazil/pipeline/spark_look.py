@@ -67,7 +67,16 @@ class Look:
                     raise InvalidInput(f"{other.topic} and {info.topic} are both partition {number} of {base}")
         for name in options.topics:
             if not any(name in (info.topic, info.topic.partition_of()[0]) for info in self.logs.values()):
-                raise _absent(name, view)
+                self._absent(name, view)
+
+    def _absent(self, name: TopicName, view: LogView) -> None:
+        """An error, or nothing to read where the user wants to go on; a log that is there and damaged is an error."""
+        problems: Mapping[str, str] = getattr(view, "problems", {})
+        if str(name) in problems:
+            raise FrazilError(f"{name} cannot be read: {problems[str(name)]}", topic=str(name))
+        if self._options.fail_on_data_loss:
+            raise TopicNotFound(str(name))
+        _log.warning("there is no topic %s; nothing is read of it", name)
 
     # --- where to begin and to end
 
@@ -196,13 +205,6 @@ def lost(topic: str, missing: OffsetRange, fail: bool) -> None:
     if fail:
         raise RowsMissing(topic, table, missing.start, missing.end)
     _log.warning("offsets %d up to %d of %s are in no place any more; skipped", missing.start, missing.end, topic)
-
-
-def _absent(name: TopicName, view: LogView) -> FrazilError:
-    problems: Mapping[str, str] = getattr(view, "problems", {})
-    if str(name) in problems:
-        return FrazilError(f"{name} cannot be read: {problems[str(name)]}", topic=str(name))
-    return TopicNotFound(str(name))
 
 
 def _address_for_tasks(settings: Settings, owner: str | None) -> str | None:
