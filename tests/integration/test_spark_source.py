@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ pytestmark = [
 ]
 
 TOPIC = "/shop/orders"
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "spark.md"
 
 
 @pytest.fixture(scope="module")
@@ -468,3 +470,16 @@ def test_the_first_batch_of_a_stream_is_repeated_from_where_it_began(tmp_path: P
         (sink / "at").rename(again / "at")
         assert run_stream(session, tmp_path / "data", again, startingOffsets="latest") == [2, 10]
         assert sunk(session, again) == [(TOPIC, 0, offset) for offset in range(8, 20)]
+
+
+def test_the_code_of_the_guide_runs(tmp_path: Path, session: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    """All blocks as one program, in the session of these tests; only its folders are put elsewhere."""
+    blocks = re.findall(r"^```py(?:thon)?\n(.*?)^```$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 3
+    program = re.sub(r'"(frazil-data|orders-\w+)"', lambda found: repr(str(tmp_path / found[1])), "\n".join(blocks))
+    names: dict[str, Any] = {}
+    exec(compile(program, str(GUIDE), "exec"), names)
+    assert names["spark"] is session
+    assert capsys.readouterr().out.count("rye bread") == 1
+    assert offsets(names["orders"]) == offsets(names["few"]) == [0, 1, 2]
+    assert offsets(session.read.parquet(str(tmp_path / "orders-parquet"))) == [0, 1, 2]
