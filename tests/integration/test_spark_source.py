@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ pytestmark = [
 ]
 
 TOPIC = "/shop/orders"
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "spark.md"
 
 
 @pytest.fixture(scope="module")
@@ -221,6 +223,35 @@ def test_a_typed_topic_has_its_own_columns_and_the_place_of_each_row(tmp_path: P
         read(session, tmp_path, subscribe=f"{TOPIC},/shop/typed")
 
 
+def test_names_that_differ_only_in_case_are_told_apart_or_refused(tmp_path: Path, session: SparkSession) -> None:
+    settings = small(tmp_path)
+    clashing = pa.schema([("Offset", pa.int32()), ("Timestamp", pa.string()), ("KEY", pa.string())])
+    twice = pa.schema([("user", pa.string()), ("User", pa.string())])
+    with frazil.open(settings) as storage:
+        topic = storage.topic("/shop/clashing", schema=clashing)
+        topic.publish_many(pa.RecordBatch.from_pylist([{"Offset": 7, "Timestamp": "t", "KEY": "k"}], clashing))
+        storage.topic("/shop/twice", schema=twice).publish_many(
+            pa.RecordBatch.from_pydict({"user": ["a"], "User": ["b"]}, twice)
+        )
+    frame = read(session, tmp_path, subscribe="/shop/clashing")
+    (row,) = frame.select("offset", "_offset", "timestamp", "key", "topic").collect()
+    assert tuple(row) == (7, 0, "t", "k", "/shop/clashing")
+    with pytest.raises(Exception, match="columns 'user' and 'User', which are one name to Spark"):
+        read(session, tmp_path, subscribe="/shop/twice")
+    source = session.read.format("frazil").option("subscribe", "/shop/twice").option("data", str(tmp_path))
+    assert [tuple(each) for each in source.schema("User string, offset long").load().collect()] == [("b", 0)]
+
+
+def test_a_topic_that_is_not_there_is_an_error_or_has_no_rows(tmp_path: Path, session: SparkSession) -> None:
+    with frazil.open(tmp_path) as storage:
+        published(storage.topic(TOPIC), 10)
+    with pytest.raises(Exception, match=r"TopicNotFound.*there is no topic /shop/none"):
+        read(session, tmp_path, subscribe=f"{TOPIC},/shop/none")
+    assert offsets(read(session, tmp_path, subscribe=f"{TOPIC},/shop/none", failOnDataLoss="false")) == list(range(10))
+    empty = read(session, tmp_path, subscribe="/shop/none", failOnDataLoss="false")
+    assert found_rows(empty) == []
+
+
 def test_a_schema_with_fewer_columns_reads_no_others(tmp_path: Path, session: SparkSession) -> None:
     settings = small(tmp_path)
     with frazil.open(settings) as storage:
@@ -364,6 +395,30 @@ def test_a_stream_goes_on_from_its_checkpoint_in_batches_of_the_size_asked_for(
         assert sunk(session, sink) == [(TOPIC, 0, offset) for offset in range(380)]
 
 
+def test_available_now_ends_and_goes_on_from_its_checkpoint(tmp_path: Path, session: SparkSession) -> None:
+    settings, sink = small(tmp_path / "data"), tmp_path / "sink"
+
+    def run(**options: str) -> None:
+        given = {"subscribe": TOPIC, "data": str(tmp_path / "data"), **options}
+        rows = session.readStream.format("frazil").options(**given).load().select("topic", "partition", "offset")
+        query = (
+            rows.writeStream.trigger(availableNow=True)
+            .format("parquet").option("path", str(sink / "rows")).option("checkpointLocation", str(sink / "at"))
+            .start()
+        )  # fmt: skip
+        assert query.awaitTermination(120)
+
+    with frazil.open(settings) as storage:
+        topic = storage.topic(TOPIC)
+        published(topic, 250)
+        run()
+        assert sunk(session, sink) == [(TOPIC, 0, offset) for offset in range(250)]
+        published(topic, 130)
+        for end in (350, 380, 380):
+            run(maxOffsetsPerTrigger="100")
+            assert sunk(session, sink) == [(TOPIC, 0, offset) for offset in range(end)]
+
+
 def test_a_stream_from_the_latest_picks_up_topics_that_are_made_later(tmp_path: Path, session: SparkSession) -> None:
     settings, sink = small(tmp_path / "data"), tmp_path / "sink"
     options = {"startingOffsets": "latest", "subscribePattern": "/shop/.*"}
@@ -415,3 +470,16 @@ def test_the_first_batch_of_a_stream_is_repeated_from_where_it_began(tmp_path: P
         (sink / "at").rename(again / "at")
         assert run_stream(session, tmp_path / "data", again, startingOffsets="latest") == [2, 10]
         assert sunk(session, again) == [(TOPIC, 0, offset) for offset in range(8, 20)]
+
+
+def test_the_code_of_the_guide_runs(tmp_path: Path, session: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    """All blocks as one program, in the session of these tests; only its folders are put elsewhere."""
+    blocks = re.findall(r"^```py(?:thon)?\n(.*?)^```$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 3
+    program = re.sub(r'"(frazil-data|orders-\w+)"', lambda found: repr(str(tmp_path / found[1])), "\n".join(blocks))
+    names: dict[str, Any] = {}
+    exec(compile(program, str(GUIDE), "exec"), names)
+    assert names["spark"] is session
+    assert capsys.readouterr().out.count("rye bread") == 1
+    assert offsets(names["orders"]) == offsets(names["few"]) == [0, 1, 2]
+    assert offsets(session.read.parquet(str(tmp_path / "orders-parquet"))) == [0, 1, 2]

@@ -19,8 +19,11 @@ import frazil.spark
 import frazil.testing
 from frazil.cli.main import app, exit_code
 from frazil.core import errors
+from frazil.core.rows import ENVELOPE
 from frazil.core.settings import Settings
 from frazil.core.topic_settings import TopicSettings
+from frazil.pipeline.spark_columns import source_columns
+from frazil.pipeline.spark_options import NAMES as OPTIONS
 from frazil.serve.http import make_app
 from frazil.serve.metrics import LogCollector
 from frazil.serve.opening import Opening
@@ -36,6 +39,14 @@ def test_the_settings_table_equals_the_settings() -> None:
 def test_the_table_of_a_single_topics_settings_equals_the_settings() -> None:
     documented = list(table_rows(REFERENCE / "settings.md", "## Of a single topic"))
     _same_settings(documented, list(_setting_rows(TopicSettings, "topics.*.")))
+
+
+def test_the_guide_to_spark_has_the_options_and_the_columns_of_the_source() -> None:
+    guide = DOCS / "guides" / "spark.md"
+    options = [name for row in table_rows(guide, "## Options") for name in re.findall(r"`(\w+)`", row[0])]
+    assert sorted(options) == sorted(OPTIONS)
+    columns = [row[0].strip("`") for row in table_rows(guide, "## Columns")]
+    assert columns == source_columns(ENVELOPE).names
 
 
 def _same_settings(documented: list[list[str]], expected: list[list[str]]) -> None:

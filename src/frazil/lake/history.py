@@ -10,9 +10,9 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -95,9 +95,12 @@ class TableHistory:
         """The table as it is now and how far it has the log; None if it has nothing of it."""
         return self._held()
 
-    def read(self, start: int, end: int, stored: pa.Schema) -> HistoryReader:
-        """The rows from `start` up to `end`, or up to where the table goes, in the form of the topic's schema."""
-        return HistoryReader(self, start, end, stored)
+    def read(self, start: int, end: int, stored: pa.Schema, plan: Plan | None = None) -> HistoryReader:
+        """The rows from `start` up to `end`, or up to where the table goes, in the form of the topic's schema.
+
+        A plan that was made before is followed as far as it goes; what fails of it is planned anew.
+        """
+        return HistoryReader(self, start, end, stored, plan)
 
     def offset_at_time(self, time_us: int) -> int | None:
         """The first offset appended at or after a time; None if the table holds no such row."""
@@ -137,6 +140,10 @@ class TableHistory:
     @property
     def settings(self) -> ReaderSettings:
         return self._settings
+
+    @property
+    def properties(self) -> Mapping[str, Any]:
+        return self._catalog.properties
 
     def problem(self, offset: int, error: Exception, path: str = "") -> FrazilError:
         """What went wrong, in the words of a reader: the bytes are wrong, or the lake can't be had now."""
@@ -180,8 +187,12 @@ class TableHistory:
 class HistoryReader:
     """Batches with `_offset`, in order, from threads that read ahead. Not to be shared between threads."""
 
-    def __init__(self, history: TableHistory, start: int, end: int, stored: pa.Schema) -> None:
+    def __init__(
+        self, history: TableHistory, start: int, end: int, stored: pa.Schema, plan: Plan | None = None
+    ) -> None:
         self._history = history
+        self._given = plan
+        self._follows_given = False
         self._end = end
         self._schema = pa.schema([OFFSET, *stored])
         self._ahead: Ahead | None = None
@@ -218,7 +229,10 @@ class HistoryReader:
             self._ahead = None
 
     def _planned(self) -> Ahead:
-        plan, settings = self._history.plan(self.offset, self._end), self._history.settings
+        plan, settings = self._given, self._history.settings
+        self._follows_given, self._given = plan is not None, None
+        if plan is None:
+            plan = self._history.plan(self.offset, self._end)
         if plan is None:
             return Ahead([], 1, 1)
         self._planned_end = plan.wanted.end
@@ -230,6 +244,10 @@ class HistoryReader:
 
     def _replan_or_raise(self, failed: _FileFailed) -> None:
         """A file that is gone may have been compacted away: then the table as it is now no longer names it."""
+        if self._follows_given:  # made at another time, perhaps with keys that have run out since
+            why = reason(failed.error, self._history.properties)
+            _log.info("%s: %s; planning the rest of %s anew", failed.path, why, self._history.topic)
+            return
         if isinstance(failed.error, FileNotFoundError) and failed.path not in self._lost:
             self._lost.add(failed.path)
             _log.info("%s is gone; planning the rest of %s anew", failed.path, self._history.topic)

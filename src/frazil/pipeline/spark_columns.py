@@ -1,7 +1,8 @@
 """The columns of the Spark source, and rows of a log or a table in their form.
 
 Messages have the columns of Spark's Kafka source. A typed topic has its own, and `topic`, `partition`, `offset` and
-`timestamp`; one of these that it has itself gets the name `_topic`, `_partition`, `_offset` or `_timestamp`.
+`timestamp`; one of these that it has itself, in whatever case, gets the name `_topic`, `_partition`, `_offset` or
+`_timestamp`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def source_columns(stored: pa.Schema) -> pa.Schema:
     if _is_message(stored):
         return _MESSAGE_COLUMNS
     own = [field for field in stored if field.name != APPEND_TIME.name]
-    taken = {field.name for field in own}
+    taken = {field.name.lower() for field in own}  # to Spark, names that differ only in case are one
     added = [pa.field(f"_{name}" if name in taken else name, kind) for name, kind in _ADDED.items()]
     return pa.schema([*own, *added])
 
@@ -72,6 +73,20 @@ def check_same_columns(topics: Sequence[tuple[str, pa.Schema]]) -> None:
         if not source_columns(stored).equals(first):
             raise InvalidInput(
                 f"option subscribe: {topic} has other columns than {topics[0][0]}; read them one by one", topic=topic
+            )
+
+
+def check_spark_can_tell_apart(topic: str, stored: pa.Schema) -> None:
+    """Own columns that differ only in case can't stand in one frame: a query could name neither."""
+    seen: dict[str, str] = {}
+    for name in source_columns(stored).names:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise InvalidInput(
+                f"{topic} has columns {other!r} and {name!r}, which are one name to Spark; choose with a schema, as in"
+                f' .schema("`{other}` string")',
+                topic=topic,
+                column=name,
             )
 
 

@@ -6,7 +6,6 @@ Logs are asked before tables: what moves between the two looks is in the table, 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 from collections.abc import Iterator, Mapping
 
@@ -17,6 +16,7 @@ from frazil.core.names import TopicName
 from frazil.core.offsets import OffsetRange
 from frazil.core.rows import APPEND_TIME
 from frazil.core.settings import Settings
+from frazil.lake.carried import PlanForTasks
 from frazil.lake.history import TableHistories, TableHistory
 from frazil.lake.tables import table_of
 from frazil.log.info import LogInfo
@@ -67,7 +67,16 @@ class Look:
                     raise InvalidInput(f"{other.topic} and {info.topic} are both partition {number} of {base}")
         for name in options.topics:
             if not any(name in (info.topic, info.topic.partition_of()[0]) for info in self.logs.values()):
-                raise _absent(name, view)
+                self._absent(name, view)
+
+    def _absent(self, name: TopicName, view: LogView) -> None:
+        """An error, or nothing to read where the user wants to go on; a log that is there and damaged is an error."""
+        problems: Mapping[str, str] = getattr(view, "problems", {})
+        if str(name) in problems:
+            raise FrazilError(f"{name} cannot be read: {problems[str(name)]}", topic=str(name))
+        if self._options.fail_on_data_loss:
+            raise TopicNotFound(str(name))
+        _log.warning("there is no topic %s; nothing is read of it", name)
 
     # --- where to begin and to end
 
@@ -133,24 +142,24 @@ class Look:
 
     def plan(self, starts: Ends, ends: Ends) -> list[SourceRange]:
         """The tasks that read each partition from its start up to its end: the table's part first, then the log's."""
-        found: list[tuple[LogInfo, Partition, bool, list[Stretch]]] = []
+        found: list[tuple[LogInfo, Partition, PlanForTasks | None, list[Stretch]]] = []
         for key in sorted(ends):
             start, end = starts.get(key, 0), ends[key]
             if start < end:
                 found += [(self.logs[key], key, *part) for part in self._parts(self.logs[key], OffsetRange(start, end))]
         total = sum(stretch.size_bytes for *_, stretches in found for stretch in stretches)
         size = task_bytes(total, self._options.partitions_min)
-        ranges = [
-            self._range(info, key, wanted, in_table)
-            for info, key, in_table, stretches in found
+        cut = [
+            (info, key, plan, wanted)
+            for info, key, plan, stretches in found
             for wanted in packed(stretches, max(1.0, size))
         ]
-        parts = at_least(ranges, self._options.partitions_min or 1)
-        if parts == 1:
-            return ranges
-        return [dataclasses.replace(one, range=piece) for one in ranges for piece in split(one.range, parts)]
+        parts = at_least(len(cut), self._options.partitions_min or 1)
+        return [
+            self._range(info, key, piece, plan) for info, key, plan, wanted in cut for piece in split(wanted, parts)
+        ]
 
-    def _parts(self, info: LogInfo, wanted: OffsetRange) -> Iterator[tuple[bool, list[Stretch]]]:
+    def _parts(self, info: LogInfo, wanted: OffsetRange) -> Iterator[tuple[PlanForTasks | None, list[Stretch]]]:
         history = self._history(info)
         plan = None if history is None else history.plan(wanted.start, wanted.end)
         at = wanted.start
@@ -160,7 +169,7 @@ class Look:
             if first > at and not any(gap.start <= at and first <= gap.end for gap in plan.gaps):
                 self._lost(info, OffsetRange(at, first))
                 stretches = [stretch for stretch in stretches if stretch.range.start >= first]
-            yield True, stretches
+            yield PlanForTasks(plan), stretches
             at = plan.wanted.end
         if at < min(info.first_offset, wanted.end):
             self._lost(info, OffsetRange(at, min(info.first_offset, wanted.end)))
@@ -169,13 +178,21 @@ class Look:
             self._lost(info, OffsetRange(max(at, info.durable_end), wanted.end))
         end = min(wanted.end, info.durable_end)
         if at < end:
-            yield False, [Stretch(OffsetRange(at, end), (end - at) * info.bytes_per_row)]
+            yield None, [Stretch(OffsetRange(at, end), (end - at) * info.bytes_per_row)]
 
-    def _range(self, info: LogInfo, key: Partition, wanted: OffsetRange, in_table: bool) -> SourceRange:
-        files = () if in_table else held_by(info.files, wanted)
+    def _range(self, info: LogInfo, key: Partition, wanted: OffsetRange, plan: PlanForTasks | None) -> SourceRange:
         topic, number = key
         return SourceRange(
-            topic, number, str(info.topic), info.log_id, wanted, in_table, info.stored_schema, files, self._owner
+            topic,
+            number,
+            str(info.topic),
+            info.log_id,
+            wanted,
+            plan is not None,
+            info.stored_schema,
+            files=() if plan is not None else held_by(info.files, wanted),
+            owner=self._owner,
+            plan=None if plan is None else plan.part(wanted),
         )
 
     def _lost(self, info: LogInfo, missing: OffsetRange) -> None:
@@ -188,13 +205,6 @@ def lost(topic: str, missing: OffsetRange, fail: bool) -> None:
     if fail:
         raise RowsMissing(topic, table, missing.start, missing.end)
     _log.warning("offsets %d up to %d of %s are in no place any more; skipped", missing.start, missing.end, topic)
-
-
-def _absent(name: TopicName, view: LogView) -> FrazilError:
-    problems: Mapping[str, str] = getattr(view, "problems", {})
-    if str(name) in problems:
-        return FrazilError(f"{name} cannot be read: {problems[str(name)]}", topic=str(name))
-    return TopicNotFound(str(name))
 
 
 def _address_for_tasks(settings: Settings, owner: str | None) -> str | None:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from frazil.core.offsets import OffsetRange
+from frazil.lake.carried import CarriedPlan
 from frazil.lake.offset_files import OffsetFile, pieces
 
 TASK_BYTES = 64 * 1024 * 1024
-TASK_BYTES_MIN = 4 * 1024 * 1024
+TASK_BYTES_MIN = 16 * 1024 * 1024
 TASKS_WANTED = 8
 """Tasks are as large as `TASK_BYTES`, and smaller ones as long as there are fewer than this of them."""
 
@@ -33,6 +34,8 @@ class SourceRange:
     stored_schema: bytes
     files: tuple[tuple[int, Path], ...] = ()
     owner: str | None = None
+    plan: CarriedPlan | None = None
+    """The files of the table, so that no task has to look for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +95,9 @@ def held_by(files: Files, wanted: OffsetRange) -> tuple[tuple[int, Path], ...]:
     return tuple((base, path) for base, path in files[first:] if base < wanted.end)
 
 
-def at_least(ranges: Sequence[SourceRange], tasks_min: int) -> int:
+def at_least(ranges: int, tasks_min: int) -> int:
     """Into how many pieces each range must be cut that there are so many tasks."""
-    return -(-tasks_min // max(1, len(ranges)))
+    return -(-tasks_min // max(1, ranges))
 
 
 def capped(start: Ends, end: Ends, limit: int | None) -> dict[Partition, int]:

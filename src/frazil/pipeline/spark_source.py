@@ -19,11 +19,11 @@ from pyspark.sql.types import StructType
 
 from frazil.core.errors import InvalidInput
 from frazil.core.rows import ENVELOPE
-from frazil.pipeline.spark_columns import check_same_columns, projection, source_columns
+from frazil.pipeline.spark_columns import check_same_columns, check_spark_can_tell_apart, projection, source_columns
 from frazil.pipeline.spark_look import Look, looking, stored_of
 from frazil.pipeline.spark_options import SourceOptions, parse_options
 from frazil.pipeline.spark_ranges import SourceRange
-from frazil.pipeline.spark_read import TaskSettings, read_source
+from frazil.pipeline.spark_read import TaskSettings, forget_zip_importers, read_source
 from frazil.pipeline.spark_stream import StreamOffset, advanced
 
 NAME = "frazil"
@@ -42,7 +42,9 @@ class FrazilSource(DataSource):
     def schema(self) -> StructType:
         options = parse_options(dict(self.options))
         with looking(options, options.settings()) as look:
-            return from_arrow_schema(_columns(look), prefer_timestamp_ntz=True)
+            columns = _columns(look)
+        forget_zip_importers()
+        return from_arrow_schema(columns, prefer_timestamp_ntz=True)
 
     def reader(self, schema: StructType) -> BatchSourceReader:
         options = parse_options(dict(self.options))
@@ -74,6 +76,7 @@ class _Reads:
         return iter(()) if partition is None else read_source(self._work, partition.value)
 
     def _tasks(self, ranges: Sequence[SourceRange]) -> list[RangePartition]:
+        forget_zip_importers()  # Spark plans in a worker too
         return [RangePartition(one) for one in ranges]
 
     def _checked(self, look: Look) -> None:
@@ -125,6 +128,7 @@ class StreamSourceReader(_Reads, DataSourceStreamReader):  # type: ignore[misc]
 def _columns(look: Look) -> pa.Schema:
     topics = [(topic, stored_of(info)) for (topic, _), info in sorted(look.logs.items(), key=lambda each: each[0])]
     if not topics:
-        return source_columns(ENVELOPE)  # a pattern that matches nothing yet
+        return source_columns(ENVELOPE)  # nothing is there yet
     check_same_columns(topics)
+    check_spark_can_tell_apart(*topics[0])
     return source_columns(topics[0][1])

@@ -7,7 +7,7 @@ import pytest
 
 from frazil.core.errors import InvalidInput
 from frazil.core.rows import ENVELOPE, message_batch, stored_schema, with_offsets
-from frazil.pipeline.spark_columns import projection, source_columns
+from frazil.pipeline.spark_columns import check_spark_can_tell_apart, projection, source_columns
 
 ROWS = with_offsets(
     message_batch(
@@ -71,3 +71,19 @@ def test_a_typed_topic_keeps_its_columns_and_those_that_clash_are_told_apart() -
     (row,) = made.to_pylist()
     assert (row["offset"], row["value"], row["timestamp"], row["_offset"]) == ("o", 4, 3, 9)
     assert made.column("_timestamp").cast(pa.int64()).to_pylist() == [5]
+
+
+def test_columns_that_differ_only_in_case_from_those_that_are_added_are_told_apart_too() -> None:
+    stored = stored_schema(pa.schema([("Offset", pa.string()), ("TOPIC", pa.int16()), ("Value", pa.int8())]))
+    assert source_columns(stored).names == ["Offset", "TOPIC", "Value", "_topic", "partition", "_offset", "timestamp"]
+    rows = pa.RecordBatch.from_pylist([{"_append_time": 5, "Offset": "o", "TOPIC": 4, "Value": 3}], stored)
+    made = projection(source_columns(stored), stored, "/a/b").rows(with_offsets(rows, 9), "/a/b", 0)
+    (row,) = made.to_pylist()
+    assert (row["Offset"], row["TOPIC"], row["_topic"], row["_offset"]) == ("o", 4, "/a/b", 9)
+    check_spark_can_tell_apart("/a/b", stored)
+
+
+def test_own_columns_that_are_one_name_to_spark_are_refused_by_name() -> None:
+    stored = stored_schema(pa.schema([("user", pa.string()), ("User", pa.string())]))
+    with pytest.raises(InvalidInput, match="/a/b has columns 'user' and 'User', which are one name to Spark"):
+        check_spark_can_tell_apart("/a/b", stored)
