@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Iterator
@@ -14,8 +15,10 @@ import grpc
 import grpc.aio
 import pytest
 from danube.consumer import SubType
+from danube.dispatch_strategy import DispatchStrategy
 from danube.proto import DanubeApi_pb2 as pb
 from danube.proto import DanubeApi_pb2_grpc as stubs
+from danube.schema import SchemaType
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -286,6 +289,45 @@ def test_the_program_of_the_guide_runs(server: Server) -> None:
 
     async def work() -> None:
         assert await names["guide"]() == b"tea"
+
+    run(work())
+
+
+JSON_ORDER = {"type": "object", "properties": {"tea": {"type": "string"}}, "required": ["tea"]}
+
+
+def test_schemas_are_registered_compared_and_enforced(server: Server, topic: str) -> None:
+    async def work() -> None:
+        client = await connect(server)
+        schemas = client.schema()
+        first = (
+            await schemas.register_schema("orders")
+            .with_type(SchemaType.JSON_SCHEMA)
+            .with_schema_data(json.dumps(JSON_ORDER).encode())
+            .execute()
+        )
+        found = await schemas.get_latest_schema("orders")
+        assert (found.schema_id, found.version, found.subject) == (first, 1, "orders")
+        assert await schemas.list_versions("orders") == [1]
+        changed = {**JSON_ORDER, "properties": {"tea": {"type": "number"}}}
+        fits, why = await schemas.check_compatibility("orders", json.dumps(changed).encode(), SchemaType.JSON_SCHEMA)
+        assert not fits
+        assert "tea" in " ".join(why)
+        sender = client.new_producer().with_topic(topic).with_name("p").with_schema_subject("orders")
+        sender = sender.with_dispatch_strategy(DispatchStrategy.RELIABLE).build()
+        await sender.create()
+        await schemas.configure_topic_schema(topic, "orders", "enforce", True)
+        async with subscriber(client, topic=topic) as receiver:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await sender.send(b'{"tea": 7}')
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            await sender.send(b'{"tea": "green"}')
+            (message,) = await receiver.take(1)
+        assert (message.payload, message.schema_id, message.schema_version) == (b'{"tea": "green"}', first, 1)
+        unknown = client.new_producer().with_topic(topic).with_name("q").with_schema_subject("nothing")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await unknown.with_dispatch_strategy(DispatchStrategy.RELIABLE).build().create()
+        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
 
     run(work())
 

@@ -32,6 +32,7 @@ class Outgoing(NamedTuple):
 class BrokerTopic:
     def __init__(self, name: TopicName, log: Topic | None) -> None:
         self.name = name
+        self.label = str(name)
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Subscription | LiveSubscription] = {}
         self._log = log

@@ -8,7 +8,10 @@ from frazil.core.clock import SystemClock
 from frazil.core.settings import Settings
 from frazil.log.storage import Storage
 from frazil.meta.sqlite import SqliteStore
+from frazil.registry.registry import SchemaRegistry
+from frazil.registry.topics import TopicSchemas
 from frazil.serve.danube import DanubeDoor
+from frazil.serve.danube_schemas import DanubeSchemas
 
 META_FILE = "~meta.db"
 
@@ -28,7 +31,9 @@ class BrokerDoors:
         self._broker = Broker(self._storage, self._meta, self._settings.broker, SystemClock())
         await self._broker.start()
         self._storage.floor_of = AckFloor(self._storage.floor_of, self._broker)
-        self._door = DanubeDoor(self._broker, self._settings.broker, self._settings.wal.message_bytes_max)
+        registry = SchemaRegistry(self._meta, SystemClock())
+        schemas = DanubeSchemas(registry, TopicSchemas(self._meta, registry, SystemClock()))
+        self._door = DanubeDoor(self._broker, schemas, self._settings.broker, self._settings.wal.message_bytes_max)
         await self._door.start()
         return self._door.url
 

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import grpc
 import grpc.aio
 from danube.proto import DanubeApi_pb2 as pb
+from danube.proto import SchemaRegistry_pb2
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
@@ -27,10 +28,13 @@ from frazil.core.errors import (
     DiskBudgetExceeded,
     DiskFull,
     FrazilError,
+    IncompatibleSchema,
     InvalidInput,
     ListenFailed,
     LogFailed,
     Overloaded,
+    SchemaNotFound,
+    SubjectMismatch,
     SubscriptionTaken,
     TopicDiffers,
     TopicExists,
@@ -40,6 +44,7 @@ from frazil.core.errors import (
 from frazil.core.names import TopicName
 from frazil.core.settings import MIB
 from frazil.serve.danube_messages import outgoing, subscription_field, wire
+from frazil.serve.danube_schemas import DanubeSchemas
 
 STOP_SECONDS_MAX = 5.0
 ENVELOPE_BYTES = MIB
@@ -48,6 +53,9 @@ ENVELOPE_BYTES = MIB
 _TOPIC = re.compile(r"/[A-Za-z0-9_-]+/[A-Za-z0-9_-]+", re.ASCII)
 _KINDS = (Kind.EXCLUSIVE, Kind.SHARED, Kind.FAILOVER, Kind.KEY_SHARED)
 _STATUSES: tuple[tuple[type[FrazilError], grpc.StatusCode], ...] = (
+    (SubjectMismatch, grpc.StatusCode.FAILED_PRECONDITION),
+    (IncompatibleSchema, grpc.StatusCode.FAILED_PRECONDITION),
+    (SchemaNotFound, grpc.StatusCode.NOT_FOUND),
     (InvalidInput, grpc.StatusCode.INVALID_ARGUMENT),
     (TopicNotFound, grpc.StatusCode.NOT_FOUND),
     (TopicExists, grpc.StatusCode.ALREADY_EXISTS),
@@ -71,8 +79,11 @@ Answer = Callable[[Any], Awaitable[Any]]
 class DanubeDoor:
     """Made and used on the broker's event loop."""
 
-    def __init__(self, broker: Broker, settings: BrokerSettings, message_bytes_max: int) -> None:
+    def __init__(
+        self, broker: Broker, schemas: DanubeSchemas, settings: BrokerSettings, message_bytes_max: int
+    ) -> None:
         self._broker = broker
+        self._schemas = schemas
         self._settings = settings
         self._server = grpc.aio.server(
             options=[
@@ -92,7 +103,8 @@ class DanubeDoor:
         host, port = self._settings.host, self._settings.port
         self._server.add_generic_rpc_handlers(self._services())
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = [service.full_name for service in pb.DESCRIPTOR.services_by_name.values()]
+        files = (pb.DESCRIPTOR, SchemaRegistry_pb2.DESCRIPTOR)
+        names = [service.full_name for file in files for service in file.services_by_name.values()]
         reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server)
         shown = f"[{host}]" if ":" in host else host
         try:
@@ -132,12 +144,18 @@ class DanubeDoor:
     async def _create_producer(self, request: Any) -> Any:
         _topic(request.topic_name)
         reliable = request.dispatch_strategy == pb.Reliable
+        if request.HasField("schema_ref"):
+            await self._schemas.bind(request.topic_name, request.schema_ref)
         producer = await self._broker.create_producer(request.topic_name, request.producer_name, reliable=reliable)
         return pb.ProducerResponse(request_id=request.request_id, producer_id=producer.id, producer_name=producer.name)
 
     async def _send(self, request: Any) -> Any:
         producer = self._broker.producer(request.msg_id.producer_id)
-        await producer.topic.publish(outgoing(request, producer.name))
+        message = outgoing(request, producer.name)
+        self._schemas.check(
+            producer.topic.label, message.payload, message.origin.schema_id, message.origin.schema_version
+        )
+        await producer.topic.publish(message)
         return pb.MessageResponse(request_id=request.request_id)
 
     # --- consumers
@@ -193,31 +211,30 @@ class DanubeDoor:
     def _services(self) -> tuple[Any, ...]:
         """By hand, so that a stream's messages go out as the bytes that they are already."""
         calls: dict[str, dict[str, tuple[Answer, Any]]] = {
-            "Discovery": {
+            "danube_schema.SchemaRegistry": self._schemas.calls(),
+            "danube.Discovery": {
                 "TopicLookup": (self._lookup, pb.TopicLookupRequest),
                 "TopicPartitions": (self._partitions, pb.TopicLookupRequest),
             },
-            "ProducerService": {
+            "danube.ProducerService": {
                 "CreateProducer": (self._create_producer, pb.ProducerRequest),
                 "SendMessage": (self._send, pb.StreamMessage),
             },
-            "ConsumerService": {
+            "danube.ConsumerService": {
                 "Subscribe": (self._subscribe, pb.ConsumerRequest),
                 "Ack": (self._ack, pb.AckRequest),
                 "Nack": (self._nack, pb.NackRequest),
             },
-            "HealthCheck": {"HealthCheck": (self._check, pb.HealthCheckRequest)},
+            "danube.HealthCheck": {"HealthCheck": (self._check, pb.HealthCheckRequest)},
         }
         handlers: dict[str, dict[str, Any]] = {
             service: {name: _unary(answer, request) for name, (answer, request) in methods.items()}
             for service, methods in calls.items()
         }
-        handlers["ConsumerService"]["ReceiveMessages"] = grpc.unary_stream_rpc_method_handler(
+        handlers["danube.ConsumerService"]["ReceiveMessages"] = grpc.unary_stream_rpc_method_handler(
             self._receive, request_deserializer=_reader(pb.ReceiveRequest)
         )
-        return tuple(
-            grpc.method_handlers_generic_handler(f"danube.{service}", methods) for service, methods in handlers.items()
-        )
+        return tuple(grpc.method_handlers_generic_handler(service, methods) for service, methods in handlers.items())
 
 
 def _unary(answer: Answer, request: Any) -> Any:
