@@ -34,6 +34,7 @@ from frazil.core.broker_settings import BrokerSettings, Poison
 from frazil.core.clock import Clock
 from frazil.core.errors import (
     Closed,
+    FrazilError,
     InvalidInput,
     PartitioningDiffers,
     SubscriptionTaken,
@@ -89,8 +90,8 @@ class Broker:
             parsed = TopicName(namespace, topic)
             try:
                 self._topics[parsed] = await self._opened(parsed, bool(value["reliable"]))
-            except TopicNotFound:
-                _log.error("%s has no log any more: its producers and subscriptions wait for a new one", parsed)
+            except FrazilError as error:
+                _log.error("%s: its producers and subscriptions wait until it can be opened: %s", parsed, error)
         for (namespace, topic, producer), value in (await self._records.list(PRODUCERS)).items():
             if (found := self._topics.get(TopicName(namespace, topic))) is not None:
                 self._add_producer(Producer(int(value["id"]), producer, found))

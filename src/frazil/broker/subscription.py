@@ -197,6 +197,14 @@ class Subscription:
     def wake(self) -> None:
         self._wake.set()
 
+    def has_more(self) -> None:
+        """The topic has grown: that is of no interest to those who are away or have their hands full."""
+        if self._has_consumers() and self._has_room():
+            self._wake.set()
+
+    def _has_consumers(self) -> bool:
+        return any(one.stream is not None for one in self.consumers.values())
+
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
@@ -254,7 +262,7 @@ class Subscription:
             not self._ready
             and self._has_room()
             and self._parked_count < PARKED_MAX
-            and any(one.stream is not None for one in self.consumers.values())
+            and self._has_consumers()
             and self._reader.offset < self._feed.end
         )
 
@@ -309,7 +317,7 @@ class Subscription:
             self._parked[entry.key].append(entry)
             self._parked_count += 1
             return False
-        if any(one.stream is not None for one in self.consumers.values()) and not self._choice.wanted(entry):
+        if self._has_consumers() and not self._choice.wanted(entry):
             self._ready.popleft()
             self.cursor.ack(entry.offset)
             self._changed(self)

@@ -81,7 +81,7 @@ class BrokerTopic:
     def _moved(self) -> None:
         for subscription in self.subscriptions.values():
             assert isinstance(subscription, Subscription)
-            subscription.wake()
+            subscription.has_more()
 
     def _settled(self, part: Part) -> None:
         """Called by a committer: one hop to the loop for all callers of a group."""

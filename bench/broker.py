@@ -1,0 +1,184 @@
+"""The broker as a stock Danube client sees it, beside a bare grpc.aio server in the same run: `make bench`.
+
+Both take turns in short rounds, so that a noisy neighbour meets both. Nothing here is a test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import uvloop
+from danube.client import DanubeClient, DanubeClientBuilder
+from danube.consumer import Consumer, SubType
+from danube.dispatch_strategy import DispatchStrategy
+from danube.producer import Producer
+
+from measure import Figure, folder, percentile, report, us
+
+HERE = Path(__file__).resolve().parent
+MESSAGE = os.urandom(1024)
+ROUNDS = 6
+
+
+@contextlib.contextmanager
+def frazil_serve(where: Path) -> Iterator[str]:
+    ports = ["--port", "0", "--flight-port", "0", "--broker-port", "0"]
+    command = [sys.executable, "-m", "frazil", "serve", "--no-pipeline", "--json", "--data", str(where), *ports]
+    with _running(command) as line:
+        yield json.loads(line)["danube"]
+
+
+@contextlib.contextmanager
+def bare_grpc() -> Iterator[str]:
+    with _running([sys.executable, str(HERE / "bare_grpc.py")]) as line:
+        yield line.strip()
+
+
+@contextlib.contextmanager
+def _running(command: list[str]) -> Iterator[str]:
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
+        process.stdout.close()
+
+
+async def client_of(url: str) -> DanubeClient:
+    return await DanubeClientBuilder().service_url(url).build()
+
+
+async def producer(client: DanubeClient, topic: str) -> Producer:
+    builder = client.new_producer().with_topic(topic).with_name("bench")
+    made = builder.with_dispatch_strategy(DispatchStrategy.RELIABLE).build()
+    await made.create()
+    return made
+
+
+async def timed(sender: Producer, count: int) -> list[float]:
+    taken = []
+    for _ in range(count):
+        started = time.perf_counter()
+        await sender.send(MESSAGE)
+        taken.append(time.perf_counter() - started)
+    return taken
+
+
+async def one_sender(ours: str, bare: str) -> list[Figure]:
+    mine = await producer(await client_of(ours), "/bench/one")
+    peer = await producer(await client_of(bare), "/bench/one")
+    found: dict[str, list[float]] = {"mine": [], "peer": []}
+    await timed(mine, 200)
+    await timed(peer, 200)
+    for _ in range(ROUNDS):
+        found["mine"] += await timed(mine, 300)
+        found["peer"] += await timed(peer, 300)
+    half, limit = percentile(found["mine"], 0.5), percentile(found["peer"], 0.5)
+    beside = f"one sender, 1 KiB, p50 (sync always; p99 {us(percentile(found['mine'], 0.99))}), beside bare gRPC"
+    return [
+        Figure("one sender, 1 KiB, p50", us(half), "1,000 µs", half / 1e-3, "< 1", half < 1e-3),
+        Figure(beside, us(half), us(limit), half / limit, "-", True),
+    ]
+
+
+async def many_senders(ours: str, bare: str, senders: int = 32, each: int = 60) -> list[Figure]:
+    mine = await producer(await client_of(ours), "/bench/many")
+    peer = await producer(await client_of(bare), "/bench/many")
+
+    async def rate(sender: Producer) -> float:
+        started = time.perf_counter()
+        await asyncio.gather(*(timed(sender, each) for _ in range(senders)))
+        return senders * each / (time.perf_counter() - started)
+
+    await rate(mine)
+    rates = [(await rate(mine), await rate(peer)) for _ in range(ROUNDS)]
+    half, limit = (percentile([pair[at] for pair in rates], 0.5) for at in (0, 1))
+    return [
+        Figure(f"{senders} senders, 1 KiB", f"{half:,.0f}/s", "5,000/s", half / 5_000, "≥ 1", half >= 5_000),
+        Figure(f"{senders} senders, beside bare gRPC", f"{half:,.0f}/s", f"{limit:,.0f}/s", half / limit, "-", True),
+    ]
+
+
+@contextlib.asynccontextmanager
+async def consumers(url: str, topic: str, count: int) -> AsyncIterator[list[tuple[Consumer, asyncio.Queue[object]]]]:
+    client = await client_of(url)
+    made = []
+    for number in range(count):
+        builder = client.new_consumer().with_topic(topic).with_consumer_name("c").with_subscription(f"s{number}")
+        one = builder.with_subscription_type(SubType.EXCLUSIVE).build()
+        await one.subscribe()
+        made.append((one, await one.receive()))
+    await asyncio.sleep(0.5)
+    try:
+        yield made
+    finally:
+        await asyncio.gather(*(one.close() for one, _ in made))
+
+
+async def fan_out(url: str) -> list[Figure]:
+    """Messages delivered and acknowledged a second, over all subscriptions together."""
+    rates = {}
+    for count in (5, 50):
+        topic, messages = f"/bench/fan{count}", 3_000 // count
+        sender = await producer(await client_of(url), topic)
+
+        async def drain(one: Consumer, queue: asyncio.Queue[object], messages: int = messages) -> None:
+            for _ in range(messages):
+                await one.ack(await queue.get())
+
+        async with consumers(url, topic, count) as made:
+            started = time.perf_counter()
+            sending = asyncio.gather(*(sender.send(MESSAGE) for _ in range(messages)))
+            await asyncio.gather(sending, *(drain(*one) for one in made))
+            rates[count] = count * messages / (time.perf_counter() - started)
+    ratio = rates[50] / rates[5]
+    name = "delivered and acknowledged, 50 subscriptions of one topic beside 5"
+    return [Figure(name, f"{rates[50]:,.0f}/s", f"{rates[5]:,.0f}/s", ratio, "≥ 1", ratio >= 1)]
+
+
+async def tailing(url: str) -> list[Figure]:
+    sender = await producer(await client_of(url), "/bench/tail")
+    behind = []
+    async with consumers(url, "/bench/tail", 1) as made:
+        ((consumer, queue),) = made
+        for _ in range(400):
+            await sender.send(MESSAGE)
+            acked = time.perf_counter()
+            message = await queue.get()
+            behind.append(time.perf_counter() - acked)
+            await consumer.ack(message)
+    half = percentile(behind, 0.5)
+    name = "a tailing consumer has it, p50 after its ack"
+    return [Figure(name, us(half), "2,000 µs", half / 2e-3, "≤ 1", half <= 2e-3)]
+
+
+async def all_of(where: Path) -> list[Figure]:
+    with frazil_serve(where / "data") as ours, bare_grpc() as bare:
+        return [
+            *await one_sender(ours, bare),
+            *await many_senders(ours, bare),
+            *await fan_out(ours),
+            *await tailing(ours),
+        ]
+
+
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    with folder() as where:
+        report("The broker", uvloop.run(all_of(where.absolute())))
+
+
+if __name__ == "__main__":
+    main()
