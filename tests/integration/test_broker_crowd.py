@@ -118,8 +118,7 @@ def test_what_a_vanished_client_had_goes_to_another_at_once(tmp_path: Path) -> N
                 while not reading.done():  # in turn: sooner or later the other has one
                     await sender.send(b"x")
                     await asyncio.sleep(0.05)
-                while receiver.waiting():
-                    await receiver.take(1)
+                    await receiver.take(receiver.waiting())
                 os.kill(child.pid, signal.SIGKILL)
                 await receiver.take(1)
         finally:
