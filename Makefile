@@ -64,9 +64,13 @@ COMPILE := sh scripts/setup.sh uv pip compile --quiet --generate-hashes --no-hea
 .PHONY: lock
 lock: ## Resolve the dependencies again and write requirements*.lock
 	@$(COMPILE) --no-annotate --group pyproject.toml:uv --output-file requirements-uv.lock
-	@$(COMPILE) pyproject.toml --extra lake --output-file requirements.lock
-	@$(COMPILE) pyproject.toml --extra lake --group dev --output-file requirements-dev.lock
+	@$(COMPILE) pyproject.toml --extra cluster --extra lake --output-file requirements.lock
+	@$(COMPILE) pyproject.toml --extra cluster --extra lake --group dev --output-file requirements-dev.lock
 	@$(COMPILE) --group pyproject.toml:docs --output-file requirements-docs.lock
+
+.PHONY: etcd-messages
+etcd-messages: ## Make etcd_pb2 again, after a change of src/frazil/meta/etcd.proto
+	@sh scripts/etcd-messages.sh
 
 .PHONY: clean
 clean: ## Remove what can be made again (never your data)

@@ -1,0 +1,25 @@
+"""Which store of metadata the settings ask for."""
+
+from __future__ import annotations
+
+from frazil.core.errors import InvalidSettings, MetadataUnavailable
+from frazil.core.metadata_settings import MetadataType
+from frazil.core.settings import Settings
+from frazil.meta.sqlite import SqliteStore
+from frazil.meta.store import MetaStore
+
+META_FILE = "~meta.db"
+
+
+def open_meta(settings: Settings) -> MetaStore:
+    """The store, which its caller closes. That of etcd is opened whether etcd is there or not."""
+    if settings.metadata.type is MetadataType.SQLITE:
+        if settings.data is None:
+            raise InvalidSettings("metadata.type: sqlite needs a data folder; set data, or use etcd")
+        return SqliteStore(settings.data / META_FILE)
+    try:
+        from frazil.meta.etcd import EtcdStore  # gRPC is an extra
+    except ModuleNotFoundError as error:
+        where = ", ".join(settings.metadata.endpoints)
+        raise MetadataUnavailable(where, f"{error.name} is not installed: install frazil[cluster]") from None
+    return EtcdStore(settings.metadata)
