@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from parts.processes import accepts, free_port, part, running
+from parts.processes import accepts, free_port, part, pause, running
 
 
 class Etcd:
@@ -55,6 +55,8 @@ class Etcd:
         """It is there, takes connections, and does not answer."""
         os.kill(self.pid, signal.SIGSTOP)
         try:
+            while not all(_is_stopped(thread) for thread in Path(f"/proc/{self.pid}/task").iterdir()):
+                pause(0.001)
             yield
         finally:
             os.kill(self.pid, signal.SIGCONT)
@@ -79,3 +81,7 @@ def etcd_server(folder: Path, options: Sequence[str | Path] = (), scheme: str = 
         yield server
     finally:
         server.close()
+
+
+def _is_stopped(thread: Path) -> bool:
+    return (thread / "stat").read_text().rpartition(") ")[2].startswith("T")

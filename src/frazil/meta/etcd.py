@@ -3,7 +3,8 @@
 An answer can be lost after etcd has made a change. So each change also writes a slip, a key that only this call uses,
 in the same transaction, and only while the slip is as this call last saw it. If no answer comes, the slip is written
 over under the same condition. Either that succeeds, and the change was not made and never will be, or the slip says at
-which revision it was. Slips are beside the keys, under `PREFIX~slips/`, and have a lease.
+which revision it was. If the time of the call ends before this is known, the next call of the store begins with it, so
+that whoever looks again sees what stays. Slips are beside the keys, under `PREFIX~slips/`, and have a lease.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class EtcdStore:
         self._slips = _Slips(self._client, self._root)
         self._guard = threading.Lock()
         self._watches: list[EtcdWatch] = []
+        self._unsettled: list[_Slip] = []
 
     def get(self, key: str) -> Entry | None:
         check_key(key)
@@ -115,6 +117,7 @@ class EtcdStore:
     def _change(self, path: bytes, revision: int, change: pb.RequestOp, lease: Lease | None = None) -> int | None:
         """The revision at which it was made, or None if the key has another than that."""
         ends = self._client.ends()
+        self._settle_rest(ends)
         while True:
             with self._slips.taken(ends) as slip:
                 request = pb.TxnRequest(
@@ -145,13 +148,12 @@ class EtcdStore:
 
     def _settle(self, slip: _Slip, problem: Unanswered, ends: float) -> int | None:
         """Find out what became of a change; None if it was not made, and can't be any more."""
-        request = pb.TxnRequest(
-            compare=[_is_at(slip.path, slip.revision)], success=[slip.put(_WITHDRAWN)], failure=[slip.look()]
-        )
         slip.is_lost = True  # until it is known
         try:
-            answer = self._client.ask_until(TXN, request, ends)
+            answer = self._client.ask_until(TXN, slip.withdrawal(), ends)
         except (FrazilError, Refused):
+            with self._guard:
+                self._unsettled.append(slip)
             raise self._client.unavailable(problem, unclear=True) from None
         if answer.succeeded:
             slip.revision, slip.is_lost = answer.header.revision, False
@@ -162,13 +164,31 @@ class EtcdStore:
         slip.revision, slip.is_lost = seen.mod_revision, False
         return slip.revision if seen.value == _DONE else None
 
+    def _settle_rest(self, ends: float) -> None:
+        """What earlier calls had to leave open is decided before anything else is asked."""
+        while self._unsettled:
+            with self._guard:
+                slip = self._unsettled.pop() if self._unsettled else None
+            if slip is None:
+                return
+            try:
+                self._client.ask_until(TXN, slip.withdrawal(), ends)
+            except BaseException as error:
+                with self._guard:
+                    self._unsettled.append(slip)
+                if isinstance(error, Refused):
+                    raise self._client.unavailable(error) from None
+                raise
+
     def _has_ended(self, lease: Lease) -> bool:
         return self._ask(TIME_TO_LIVE, pb.LeaseTimeToLiveRequest(ID=lease.id)).TTL <= 0
 
     def _ask(self, call: Call[Request, Response], request: Request, missing: Response | None = None) -> Response:
         """`missing` is the answer if there is no such thing."""
+        ends = self._client.ends()
+        self._settle_rest(ends)
         try:
-            return self._client.ask_until(call, request, self._client.ends())
+            return self._client.ask_until(call, request, ends)
         except Refused as refused:
             if missing is not None and refused.code is grpc.StatusCode.NOT_FOUND:
                 return missing
@@ -194,6 +214,11 @@ class _Slip:
 
     def look(self) -> pb.RequestOp:
         return pb.RequestOp(request_range=pb.RangeRequest(key=self.path))
+
+    def withdrawal(self) -> pb.TxnRequest:
+        return pb.TxnRequest(
+            compare=[_is_at(self.path, self.revision)], success=[self.put(_WITHDRAWN)], failure=[self.look()]
+        )
 
     def read(self, answer: pb.ResponseOp) -> pb.KeyValue | None:
         """The slip as it is now, if it is still there."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from frazil.core.errors import InvalidSettings, MetadataUnavailable
 from frazil.core.metadata_settings import MetadataType
 from frazil.core.settings import Settings
@@ -9,6 +11,7 @@ from frazil.meta.sqlite import SqliteStore
 from frazil.meta.store import MetaStore
 
 META_FILE = "~meta.db"
+LOOK_MS_MAX = 3_000
 
 
 def open_meta(settings: Settings) -> MetaStore:
@@ -23,3 +26,18 @@ def open_meta(settings: Settings) -> MetaStore:
         where = ", ".join(settings.metadata.endpoints)
         raise MetadataUnavailable(where, f"{error.name} is not installed: install frazil[cluster]") from None
     return EtcdStore(settings.metadata)
+
+
+def look_at_members(settings: Settings) -> dict[str, str | None]:
+    """What keeps each member of etcd from being used, or None. Each is asked alone, by a read that needs a quorum."""
+    found: dict[str, str | None] = {}
+    for endpoint in settings.metadata.endpoints:
+        timeout_ms = min(settings.metadata.timeout_ms, LOOK_MS_MAX)
+        alone = settings.metadata.model_copy(update={"endpoints": (endpoint,), "timeout_ms": timeout_ms})
+        try:
+            with contextlib.closing(open_meta(settings.model_copy(update={"metadata": alone}))) as store:
+                store.get("/")
+            found[endpoint] = None
+        except MetadataUnavailable as error:
+            found[endpoint] = str(error.reason)
+    return found

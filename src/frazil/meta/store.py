@@ -110,7 +110,7 @@ class MetaStore(Protocol):
     """Used from several threads and processes. What a call has returned is durable.
 
     A call raises `MetadataUnavailable` when the store did not answer in time; the next call tries anew. If `unclear`
-    is set, the change that was asked for may have been made.
+    is set, the change that was asked for may have been made: the next `get` of this store tells, and is not overtaken.
     """
 
     def get(self, key: str) -> Entry | None: ...
