@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 import urllib.request
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from frazil.core.metadata_settings import MetadataSettings
@@ -14,6 +17,8 @@ from frazil.meta.sqlite import SqliteStore
 from frazil.meta.store import ABSENT, MetaStore
 
 KINDS = ("sqlite", "etcd")
+TTL_MS = {"sqlite": 1_500, "etcd": 2_000}
+"""etcd grants no less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +70,12 @@ def add_in_process(place: Place, times: int) -> None:
     store = place.open()
     add_one(store, times)
     store.close()
+
+
+def hold(place: Place, told: Connection) -> None:
+    """Hold a key as long as this process lives."""
+    store = place.open()
+    lease = store.grant_lease(TTL_MS[place.kind])
+    told.send(store.put_if("/held", str(os.getpid()).encode(), ABSENT, lease))
+    while store.keep_alive(lease):
+        threading.Event().wait(lease.ttl_ms / 4_000)

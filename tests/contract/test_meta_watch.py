@@ -7,11 +7,10 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from metas import Place, add_in_process, add_one
+from metas import TTL_MS, Place, add_in_process, add_one, hold
 
 import frazil
 from frazil.meta.sqlite import SqliteStore
@@ -19,8 +18,6 @@ from frazil.meta.store import ABSENT, Change, Entry, Lease, MetaStore, Watch
 from frazil.testing import FakeClock
 
 WAIT_MS = 20_000
-TTL_MS = {"sqlite": 1_500, "etcd": 2_000}
-"""etcd grants no less."""
 
 
 def put(store: MetaStore, key: str, value: bytes = b"", lease: Lease | None = None) -> int:
@@ -158,14 +155,6 @@ def test_a_lease_lasts_as_long_as_it_is_kept_alive(place: Place, store: MetaStor
     assert (gone.key, gone.value) == ("/a", None)
     assert store.get("/a") is None
     assert store.keep_alive(lease) is False
-
-
-def hold(place: Place, told: Connection) -> None:
-    store = place.open()
-    lease = store.grant_lease(TTL_MS[place.kind])
-    told.send(store.put_if("/held", str(os.getpid()).encode(), ABSENT, lease))
-    while store.keep_alive(lease):
-        threading.Event().wait(lease.ttl_ms / 4_000)
 
 
 def test_what_a_killed_process_held_is_free_for_others(place: Place, store: MetaStore) -> None:
