@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import multiprocessing
+import random
 import subprocess
 import threading
 import time
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from metas import gateway
+from metas import Place, add_in_process, gateway
 
 import frazil
 from frazil.cli.doctor import _metadata as look_at_metadata
@@ -78,6 +80,47 @@ def test_a_watch_sees_a_thousand_changes_once_though_etcd_is_killed_meanwhile(ow
         assert watch.next(100) is None
     assert [int(each.value or b"") for each in seen] == list(range(1, 1_001))
     assert sorted(made) == [(int(each.value or b""), each.revision) for each in seen]
+
+
+@pytest.mark.long
+def test_whatever_befalls_etcd_every_increment_of_every_process_counts_once(own_etcd: Etcd, tmp_path: Path) -> None:
+    place = Place(tmp_path, settings(own_etcd.endpoint, timeout_ms=60_000))
+    spawn, chance = multiprocessing.get_context("spawn"), random.Random(7)
+    processes = [spawn.Process(target=add_in_process, args=(place, 2_000)) for _ in range(3)]
+    with opened(place.metadata) as store, store.watch("/", 0) as watch:
+        for process in processes:
+            process.start()
+        while any(process.is_alive() for process in processes):
+            pause(chance.uniform(0.2, 2.0))
+            if chance.random() < 0.5:
+                own_etcd.kill()
+                own_etcd.start()
+            else:
+                with own_etcd.stopped():
+                    pause(chance.uniform(0.1, 3.0))
+        assert [process.exitcode for process in processes] == [0, 0, 0]
+        seen = [watch.next(WAIT_MS) for _ in range(6_000)]
+        assert watch.next(100) is None
+    assert [int(change.value or b"") for change in seen if change] == list(range(1, 6_001))
+
+
+def test_a_quiet_watch_does_not_lose_its_place_to_a_compaction(tmp_path: Path) -> None:
+    options = ["--experimental-watch-progress-notify-interval=100ms"]
+    with (
+        etcd_server(tmp_path / "etcd", options) as server,
+        opened(settings(server.endpoint)) as store,
+        store.watch("/quiet/", 0) as watch,
+    ):
+        revision = ABSENT
+        for _ in range(5):
+            revision = store.put_if("/loud", b"", revision) or 0
+        while watch.revision < revision:
+            assert watch.next(50) is None
+        gateway(server.endpoint, "/v3/kv/compaction", {"revision": revision})
+        server.kill()
+        server.start()
+        made = store.put_if("/quiet/a", b"one", ABSENT)
+        assert watch.next(WAIT_MS) == Change("/quiet/a", b"one", made or 0)
 
 
 def test_while_etcd_hangs_calls_end_in_time_and_then_work_again(own_etcd: Etcd) -> None:
@@ -260,6 +303,12 @@ def _let_in(server: Etcd) -> None:
     for wrong in ({}, {"username": "root", "password": PASSWORD + "!"}):
         with opened(settings(server.endpoint, **wrong)) as store, pytest.raises(frazil.MetadataUnavailable) as error:
             store.put_if("/a", b"", ABSENT)
+        with (
+            opened(settings(server.endpoint, **wrong)) as store,
+            store.watch("/", 0) as watch,
+            pytest.raises(frazil.MetadataUnavailable),
+        ):
+            watch.next(WAIT_MS)
         assert error.value.unclear is False
         assert PASSWORD not in error.value.message
         assert "user" in error.value.message

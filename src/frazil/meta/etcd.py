@@ -273,23 +273,23 @@ class _Slips:
 
     def _new(self, ends: float) -> _Slip:
         """A slip whose making was not answered is left alone: it might change once more."""
-        now_s = time.monotonic()
-        try:
+        while True:
+            now_s = time.monotonic()
             lease_id = self._lease(now_s, ends)
-            while True:
+            with self._guard:
+                self._made += 1
+                path = self._name + f"/{self._made}".encode()
+            try:
+                answer = self._client.ask(PUT, pb.PutRequest(key=path, value=_WITHDRAWN, lease=lease_id), ends)
+            except Unanswered as problem:
+                self._client.pause_or_end(problem, ends)
+            except Refused as refused:
+                if refused.code is not grpc.StatusCode.NOT_FOUND:
+                    raise self._client.unavailable(refused) from None
                 with self._guard:
-                    self._made += 1
-                    path = self._name + f"/{self._made}".encode()
-                try:
-                    answer = self._client.ask(PUT, pb.PutRequest(key=path, value=_WITHDRAWN, lease=lease_id), ends)
-                except Unanswered as problem:
-                    self._client.pause_or_end(problem, ends)
-                else:
-                    return _Slip(path, answer.header.revision, lease_id, now_s)
-        except Refused as refused:
-            if refused.code is grpc.StatusCode.NOT_FOUND:
-                self._lease_id = 0
-            raise self._client.unavailable(refused) from None
+                    self._lease_id = 0
+            else:
+                return _Slip(path, answer.header.revision, lease_id, now_s)
 
     def _lease(self, now_s: float, ends: float) -> int:
         """Two calls at once may each get one; that which is not kept ends by itself."""

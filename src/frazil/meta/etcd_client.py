@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -189,6 +189,8 @@ class EtcdClient:
                 self.turn_from(at)
             raise problem from None
         except ValueError:  # how gRPC says that its channel was closed
+            if not self._closing.is_set():
+                raise
             raise self.closed() from None
 
     def _known_token(self, ends: float) -> str | None:
@@ -214,9 +216,13 @@ def _invoke(
         one: Response = unary(request, timeout=timeout_s, metadata=metadata)
         return one
     multi = channel.stream_stream(call.path, request_serializer=writes, response_deserializer=reads)
-    answers: Iterable[Response] = multi(iter([request]), timeout=timeout_s, metadata=metadata)
-    for answer in answers:
-        return answer
+    answers: Any = multi(iter([request]), timeout=timeout_s, metadata=metadata)
+    try:
+        for answer in answers:
+            first: Response = answer
+            return first
+    finally:
+        answers.cancel()
     raise Unanswered("it ended the call without an answer")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 
@@ -30,10 +30,11 @@ class EtcdWatch(Watch):
         self._root = root
         self._read_revision = after_revision
         self._moved = threading.Condition()
-        self._waiting: deque[tuple[list[Change], int]] = deque()
+        self._waiting: deque[list[Change]] = deque()
         self._failure: FrazilError | None = None
         self._stream: Any = None
         self._closed = False
+        self._was_ended = False
         self._thread = threading.Thread(target=self._run, name="frazil-etcd-watch", daemon=True)
         self._thread.start()
 
@@ -56,12 +57,12 @@ class EtcdWatch(Watch):
             if self._closed:
                 raise Closed(f"the watch of {self._prefix}")
             if self._waiting:
-                taken = self._waiting.popleft()
+                changes = self._waiting.popleft()
                 self._moved.notify_all()
-                return taken
+                return changes, changes[-1].revision
             if self._failure is not None:
                 raise self._failure
-            return [], self._position
+            return [], self._read_revision
 
     def _run(self) -> None:
         while not self._closed:
@@ -109,21 +110,27 @@ class EtcdWatch(Watch):
         if answer.canceled:
             if answer.compact_revision:
                 raise RevisionCompacted(self._prefix, self._read_revision)
-            refused = Refused(grpc.StatusCode.PERMISSION_DENIED, answer.cancel_reason or "it ended the watch")
-            if refused.is_stale_token:
-                self._client.forget_token()
-            if "permission denied" in answer.cancel_reason:
-                raise refused
-            raise Unanswered(str(refused))
+            self._ended(answer.cancel_reason or "it ended the watch")
+        self._was_ended = False
         if answer.created:
             return
+        if not answer.events:  # from time to time etcd says how far it is
+            self._read_revision = max(self._read_revision, answer.header.revision)
+            return
         changes = [_change(event, len(self._root)) for event in answer.events]
-        position = changes[-1].revision if changes else answer.header.revision
         with self._moved:
             self._moved.wait_for(lambda: self._closed or len(self._waiting) < WAITING_MAX)
-            self._read_revision = max(self._read_revision, position)
-            self._waiting.append((changes, self._read_revision))
+            self._read_revision = changes[-1].revision
+            self._waiting.append(changes)
             self._moved.notify_all()
+
+    def _ended(self, reason: str) -> NoReturn:
+        """It may be the token, which etcd says in many ways: once, a new one is tried."""
+        self._client.forget_token()
+        if self._was_ended:
+            raise Refused(grpc.StatusCode.PERMISSION_DENIED, reason)
+        self._was_ended = True
+        raise Unanswered(reason)
 
     def _fail(self, error: FrazilError) -> None:
         with self._moved:
