@@ -67,8 +67,10 @@ def test_it_outlives_who_put_it(place: Place) -> None:
     again = place.open()
     assert again.get("/a") == Entry("/a", b"one", revision)
     again.close()
-    with pytest.raises(frazil.Closed):
-        again.get("/a")
+    for call in (lambda: again.get("/a"), lambda: again.put_if("/a", b"", ABSENT), lambda: again.watch("/", 0)):
+        with pytest.raises(frazil.Closed):
+            call()
+    again.close()
 
 
 @pytest.mark.parametrize("key", ["", "a", "/a\0b", "/" + "x" * KEY_BYTES_MAX])

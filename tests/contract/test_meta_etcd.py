@@ -192,10 +192,11 @@ def _until(look: Callable[[], Entry | None]) -> Entry:
 
 
 def _changes(store: EtcdStore, key: str) -> list[bytes | None]:
-    """All that ever happened to a key."""
-    end = store.put_if("/end", b"", ABSENT)
+    """All that has happened to a key in this test."""
+    begin, end = store.get("/warm"), store.put_if("/end", b"", ABSENT)
+    assert begin is not None
     values = []
-    with store.watch("/", 0) as watch:
+    with store.watch("/", begin.revision) as watch:
         while (change := watch.next(WAIT_MS)) is not None and change.revision != end:
             values += [change.value] if change.key == key else []
     return values

@@ -59,6 +59,7 @@ class EtcdStore:
         self._guard = threading.Lock()
         self._watches: list[EtcdWatch] = []
         self._unsettled: list[_Slip] = []
+        self._closed = False
 
     def get(self, key: str) -> Entry | None:
         check_key(key)
@@ -89,10 +90,11 @@ class EtcdStore:
 
     def watch(self, prefix: str, after_revision: int) -> Watch:
         check_key(prefix)
-        watch = EtcdWatch(self._client, self._root, prefix, after_revision)
         with self._guard:
-            self._watches = [each for each in self._watches if not each.is_closed]
-            self._watches.append(watch)
+            if self._closed:
+                raise self._client.closed()
+            watch = EtcdWatch(self._client, self._root, prefix, after_revision)
+            self._watches = [*(each for each in self._watches if not each.is_closed), watch]
         return watch
 
     def grant_lease(self, ttl_ms: int) -> Lease:
@@ -108,6 +110,9 @@ class EtcdStore:
 
     def close(self) -> None:
         with self._guard:
+            if self._closed:
+                return
+            self._closed = True
             watches, self._watches = self._watches, []
         for watch in watches:
             watch.close()
