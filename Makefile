@@ -69,6 +69,10 @@ lock: ## Resolve the dependencies again and write requirements*.lock
 	@$(COMPILE) pyproject.toml --extra lake --group dev --output-file requirements-dev.lock
 	@$(COMPILE) --group pyproject.toml:docs --output-file requirements-docs.lock
 
+.PHONY: etcd-messages
+etcd-messages: ## Make etcd_pb2 again, after a change of src/frazil/meta/etcd.proto
+	@sh scripts/etcd-messages.sh
+
 .PHONY: clean
 clean: ## Remove what can be made again (never your data)
 	@rm -rf .venv .uv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage* build dist site

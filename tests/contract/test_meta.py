@@ -1,38 +1,18 @@
-"""What every store of small facts does. Another store is added to `STORES`."""
+"""What every store of small facts does with keys, values and revisions. Another store is a kind of `Place`."""
 
 from __future__ import annotations
 
 import multiprocessing
+import sqlite3
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from metas import Place, add_in_process, add_one
 
 import frazil
 from frazil.meta.sqlite import SqliteStore
 from frazil.meta.store import ABSENT, KEY_BYTES_MAX, VALUE_BYTES_MAX, Entry, MetaStore
-
-Open = Callable[[Path], MetaStore]
-
-
-def open_sqlite(folder: Path) -> MetaStore:
-    return SqliteStore(folder / "meta.db")
-
-
-STORES: dict[str, Open] = {"sqlite": open_sqlite}
-
-
-@pytest.fixture(params=list(STORES))
-def open_store(request: pytest.FixtureRequest) -> Open:
-    return STORES[request.param]
-
-
-@pytest.fixture
-def store(open_store: Open, tmp_path: Path) -> Iterator[MetaStore]:
-    store = open_store(tmp_path)
-    yield store
-    store.close()
 
 
 def test_what_was_never_put_is_not_there(store: MetaStore) -> None:
@@ -80,15 +60,17 @@ def test_a_prefix_lists_what_begins_so_and_nothing_else(store: MetaStore) -> Non
     assert store.list("/none") == []
 
 
-def test_it_outlives_who_put_it(open_store: Open, tmp_path: Path) -> None:
-    store = open_store(tmp_path)
+def test_it_outlives_who_put_it(place: Place) -> None:
+    store = place.open()
     revision = store.put_if("/a", b"one", ABSENT)
     store.close()
-    again = open_store(tmp_path)
+    again = place.open()
     assert again.get("/a") == Entry("/a", b"one", revision)
     again.close()
-    with pytest.raises(frazil.Closed):
-        again.get("/a")
+    for call in (lambda: again.get("/a"), lambda: again.put_if("/a", b"", ABSENT), lambda: again.watch("/", 0)):
+        with pytest.raises(frazil.Closed):
+            call()
+    again.close()
 
 
 @pytest.mark.parametrize("key", ["", "a", "/a\0b", "/" + "x" * KEY_BYTES_MAX])
@@ -102,21 +84,6 @@ def test_a_value_that_is_too_large_is_refused(store: MetaStore) -> None:
         store.put_if("/a", b"x" * (VALUE_BYTES_MAX + 1), ABSENT)
 
 
-def add_one(store: MetaStore, times: int) -> None:
-    for _ in range(times):
-        while True:
-            found = store.get("/count")
-            value = 0 if found is None else int(found.value)
-            if store.put_if("/count", str(value + 1).encode(), ABSENT if found is None else found.revision):
-                break
-
-
-def add_in_process(kind: str, folder: Path, times: int) -> None:
-    store = STORES[kind](folder)
-    add_one(store, times)
-    store.close()
-
-
 def test_of_those_who_change_at_once_each_counts(store: MetaStore) -> None:
     threads = [threading.Thread(target=add_one, args=(store, 25)) for _ in range(4)]
     for thread in threads:
@@ -128,20 +95,44 @@ def test_of_those_who_change_at_once_each_counts(store: MetaStore) -> None:
     assert found.value == b"100"
 
 
-@pytest.mark.parametrize("kind", list(STORES))
-def test_also_between_processes(kind: str, tmp_path: Path) -> None:
+def test_also_between_processes(place: Place, store: MetaStore) -> None:
     spawn = multiprocessing.get_context("spawn")
-    processes = [spawn.Process(target=add_in_process, args=(kind, tmp_path, 25)) for _ in range(2)]
+    processes = [spawn.Process(target=add_in_process, args=(place, 30)) for _ in range(3)]
     for process in processes:
         process.start()
     for process in processes:
         process.join(60)
         assert process.exitcode == 0
-    store = STORES[kind](tmp_path)
     found = store.get("/count")
-    store.close()
     assert found is not None
-    assert found.value == b"50"
+    assert found.value == b"90"
+
+
+def test_a_file_of_the_first_version_is_taken_over(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "meta.db") as old:
+        old.executescript("""
+            CREATE TABLE entries (key TEXT PRIMARY KEY, value BLOB NOT NULL, revision INTEGER NOT NULL) WITHOUT ROWID;
+            CREATE TABLE newest (only INTEGER PRIMARY KEY CHECK (only = 1), revision INTEGER NOT NULL);
+            INSERT INTO entries VALUES ('/a', x'6f6e65', 7);
+            INSERT INTO newest VALUES (1, 9);
+        """)
+    old.close()
+    store = SqliteStore(tmp_path / "meta.db")
+    assert store.snapshot("/").entries == [Entry("/a", b"one", 7)]
+    assert store.put_if("/a", b"two", 7) == 10
+    with store.watch("/", 9) as watch:
+        assert watch.next() is not None
+    with store.watch("/", 8) as watch, pytest.raises(frazil.RevisionCompacted):
+        watch.next()
+    store.close()
+
+
+def test_a_file_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "meta.db") as new:
+        new.execute("PRAGMA user_version = 99")
+    new.close()
+    with pytest.raises(frazil.FrazilError, match=r"meta\.db was made by a newer Frazil \(version 99\)"):
+        SqliteStore(tmp_path / "meta.db")
 
 
 def test_a_file_that_is_no_store_is_told_and_left_alone(tmp_path: Path) -> None:

@@ -20,10 +20,13 @@ import typer
 from frazil.cli import options, output
 from frazil.core.clock import SystemClock
 from frazil.core.disk import LocalDisk
+from frazil.core.errors import InvalidSettings
+from frazil.core.metadata_settings import MetadataType
 from frazil.core.settings import MIB, Settings
 from frazil.log.catalog import walk_topics
 from frazil.log.check import is_set_aside, read_ends
 from frazil.log.ownership import owner_of
+from frazil.meta.opening import look_at_members
 from frazil.pipeline.requirements import JAVA_VERSIONS, find_java, package_version
 from frazil.pipeline.status_file import read_status
 
@@ -115,6 +118,20 @@ def _mover(settings: Settings) -> Finding:
     if text == "gone":
         return Finding("mover", "warn", "it ended without a word", "start it again: frazil serve")
     return Finding("mover", "ok", text)
+
+
+def _metadata(settings: Settings) -> Finding:
+    if settings.metadata.type is MetadataType.SQLITE:
+        return Finding("metadata", "ok", "SQLite, in the data folder")
+    try:
+        members = look_at_members(settings)
+    except InvalidSettings as error:
+        return Finding("metadata", "fail", error.message, "mend the setting")
+    bad = [f"{endpoint} ({reason})" for endpoint, reason in members.items() if reason is not None]
+    if not bad:
+        return Finding("metadata", "ok", f"etcd: {output.plural(len(members), 'member')} of {len(members)} answered")
+    text, advice = f"etcd: cannot use {', '.join(bad)}", "start etcd there, or mend the settings under `metadata`"
+    return Finding("metadata", "warn" if len(bad) < len(members) else "fail", text, advice)
 
 
 def _folder(settings: Settings) -> Finding:
@@ -233,5 +250,5 @@ def _nearest(settings: Settings) -> Path:
 
 LOOKS: tuple[Callable[[Settings], Finding], ...] = (
     _python, _pyarrow, _platform, _java, _pyspark, _pyiceberg, _folder, _owner, _space, _files, _sync, _records,
-    _set_aside, _mover,
+    _set_aside, _mover, _metadata,
 )  # fmt: skip

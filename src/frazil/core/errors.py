@@ -28,6 +28,9 @@ FrazilError
 │   └── AnotherLeads
 ├── EncodingFailed          rows could not be turned into Arrow (no memory); nothing was written
 ├── LakeUnavailable         the catalog or the object store can't be had; the log goes on without it
+├── MetadataUnavailable     the store of metadata can't be had; it is asked again with the next call
+├── RevisionCompacted       the changes since then are no longer known; list again, and watch from there
+├── LeaseExpired            the lease is gone, and so is what it held; grant another
 ├── SparkUnavailable        Spark can't be started, or has died; look at `frazil doctor`
 ├── TableRefused            a table that does not fit its log; look before anything is moved
 │   ├── TableRolledBack
@@ -322,6 +325,44 @@ class LakeUnavailable(FrazilError):
     def __init__(self, setting: str, reason: str, advice: str | None = None) -> None:
         what = f"cannot be reached ({reason}); see the settings under `{setting}`"
         super().__init__(f"{setting}: {what if advice is None else f'{reason}; {advice}'}", setting=setting)
+
+
+class MetadataUnavailable(FrazilError):
+    """`unclear`: a change was asked for, and whether it was made is not known."""
+
+    code = "metadata_unavailable"
+
+    def __init__(self, endpoint: str, reason: str, *, unclear: bool = False) -> None:
+        look = "; whether the change was made is not known: look again" if unclear else ""
+        super().__init__(
+            f"metadata: {endpoint} cannot be used ({reason}); see the settings under `metadata`{look}",
+            endpoint=endpoint,
+            reason=reason,
+            unclear=unclear,
+        )
+
+
+class RevisionCompacted(FrazilError):
+    """A store keeps the changes of a while, not all."""
+
+    code = "revision_compacted"
+
+    def __init__(self, prefix: str, revision: int) -> None:
+        super().__init__(
+            f"the changes of {prefix} after revision {revision} are no longer known; list again, and watch from there",
+            prefix=prefix,
+            revision=revision,
+        )
+
+
+class LeaseExpired(FrazilError):
+    code = "lease_expired"
+
+    def __init__(self, lease_id: int) -> None:
+        super().__init__(
+            f"the lease {lease_id} has expired or was given back, and what it held is gone; grant another",
+            lease_id=lease_id,
+        )
 
 
 class SparkUnavailable(FrazilError):

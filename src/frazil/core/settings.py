@@ -21,6 +21,7 @@ from frazil.core.lake_settings import (
     ReaderSettings,
     WriterSettings,
 )
+from frazil.core.metadata_settings import MetadataSettings
 from frazil.core.names import TopicName
 from frazil.core.setting_sources import add_environment, explained, unwrapped
 from frazil.core.topic_settings import TopicRules, TopicTable, topic_rules
@@ -133,6 +134,7 @@ class Settings(_Frozen):
     writer: WriterSettings = WriterSettings()
     reader: ReaderSettings = ReaderSettings()
     maintenance: MaintenanceSettings = MaintenanceSettings()
+    metadata: MetadataSettings = MetadataSettings()
     topics: TopicTable = Field({}, description="settings of single topics, by name or pattern; see below")
 
     @classmethod

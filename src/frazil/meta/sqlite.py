@@ -1,7 +1,8 @@
 """The embedded store: one SQLite file, durable with each call, shared by threads and processes.
 
 Each thread has a connection of its own. WAL mode lets them read while one writes; `synchronous = FULL` syncs each
-change before it is told.
+change before it is told. Leases end by the wall clock, which processes share; whoever comes next removes what they
+held. A watch is woken by changes of its own store, and asks the file, cheaply, whether others have changed it.
 """
 
 from __future__ import annotations
@@ -9,110 +10,132 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from frazil.core.errors import Closed, DiskFull, FrazilError, TryLater
-from frazil.meta.store import Entry, check_key, check_value
+from frazil.core.clock import Clock, SystemClock
+from frazil.core.errors import Closed, DiskFull, FrazilError, LeaseExpired, RevisionCompacted, TryLater
+from frazil.meta.sqlite_changes import CHANGES_MAX, Changing, prepare
+from frazil.meta.store import Change, Entry, Lease, Listing, Watch, check_key, check_ttl, check_value
 
 LOCK_WAIT_S_MAX = 30.0
+POLL_S = 0.02
+"""How long a change of another process may take to be noticed."""
 
-_TABLES = """
-CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value BLOB NOT NULL, revision INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS newest (only INTEGER PRIMARY KEY CHECK (only = 1), revision INTEGER NOT NULL);
-INSERT OR IGNORE INTO newest VALUES (1, 0);
+_CHANGES = """
+SELECT key, value, revision FROM changes
+WHERE revision > ?2 AND substr(key, 1, length(?1)) = ?1 ORDER BY revision, key
 """
+_LIST = "SELECT key, value, revision FROM entries WHERE key >= ?1 AND substr(key, 1, length(?1)) = ?1 ORDER BY key"
 
 
 class SqliteStore:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, clock: Clock | None = None, changes_max: int = CHANGES_MAX) -> None:
         self._path = path
+        self._clock: Clock = clock or SystemClock()
+        self._changes_max = changes_max
         self._guard = threading.Lock()
         self._own = threading.local()
         self._all: list[sqlite3.Connection] = []
+        self._watches: set[SqliteWatch] = set()
         self._closed = False
         path.parent.mkdir(parents=True, exist_ok=True)
         with self._told() as connection:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.executescript(_TABLES)
+            prepare(connection, str(path))
 
     def get(self, key: str) -> Entry | None:
         check_key(key)
-        with self._told() as connection:
+        with self._reading() as connection:
             found = connection.execute("SELECT key, value, revision FROM entries WHERE key = ?", (key,)).fetchone()
         return None if found is None else Entry(*found)
 
-    def put_if(self, key: str, value: bytes, revision: int) -> int | None:
+    def put_if(self, key: str, value: bytes, revision: int, lease: Lease | None = None) -> int | None:
         check_key(key)
         check_value(value)
-        with self._changing(key, revision) as change:
-            if change is None:
+        with self._changing() as change:
+            if change.revision_of(key) != revision:
                 return None
-            connection, new = change
-            connection.execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", (key, value, new))
-            return new
+            if lease is not None and not change.has_lease(lease.id):
+                raise LeaseExpired(lease.id)
+            return change.put(key, value, None if lease is None else lease.id)
 
     def delete(self, key: str, revision: int) -> bool:
         check_key(key)
-        with self._changing(key, revision) as change:
-            if change is None:
+        with self._changing() as change:
+            present = change.revision_of(key)
+            if present != revision or not present:
                 return False
-            connection, _ = change
-            return connection.execute("DELETE FROM entries WHERE key = ?", (key,)).rowcount == 1
+            change.delete([key])
+            return True
 
     def list(self, prefix: str) -> list[Entry]:
+        return self.snapshot(prefix).entries
+
+    def snapshot(self, prefix: str) -> Listing:
         check_key(prefix)
-        query = (
-            "SELECT key, value, revision FROM entries WHERE key >= ?1 AND substr(key, 1, length(?1)) = ?1 ORDER BY key"
-        )
-        with self._told() as connection:
-            return [Entry(*row) for row in connection.execute(query, (prefix,))]
+        with self._reading() as connection:
+            connection.execute("BEGIN")
+            try:
+                revision = connection.execute("SELECT revision FROM newest").fetchone()[0]
+                return Listing([Entry(*row) for row in connection.execute(_LIST, (prefix,))], revision)
+            finally:
+                connection.execute("ROLLBACK")
+
+    def watch(self, prefix: str, after_revision: int) -> Watch:
+        check_key(prefix)
+        with self._told():
+            watch = SqliteWatch(self, prefix, after_revision)
+        with self._guard:
+            self._watches.add(watch)
+        return watch
+
+    def grant_lease(self, ttl_ms: int) -> Lease:
+        check_ttl(ttl_ms)
+        with self._changing() as change:
+            return Lease(change.grant(ttl_ms), ttl_ms)
+
+    def keep_alive(self, lease: Lease) -> bool:
+        with self._changing() as change:
+            return change.prolong(lease.id)
+
+    def revoke_lease(self, lease: Lease) -> None:
+        with self._changing() as change:
+            change.end_lease(lease.id)
 
     def close(self) -> None:
         with self._guard:
             self._closed = True
             connections, self._all = self._all, []
+            watches, self._watches = self._watches, set()
+        for watch in watches:
+            watch.close()
         for connection in connections:
             connection.close()
 
-    @contextlib.contextmanager
-    def _changing(self, key: str, revision: int) -> Iterator[tuple[sqlite3.Connection, int] | None]:
-        """One transaction, which takes the lock of writers before it looks; None if the key has another revision."""
-        with self._told() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                found = connection.execute("SELECT revision FROM entries WHERE key = ?", (key,)).fetchone()
-                if (0 if found is None else found[0]) != revision:
-                    yield None
-                else:
-                    connection.execute("UPDATE newest SET revision = revision + 1")
-                    yield connection, connection.execute("SELECT revision FROM newest").fetchone()[0]
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+    # --- for watches
 
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[sqlite3.Connection]:
-        try:
-            yield self._connection()
-        except sqlite3.Error as error:
-            raise self._problem(error) from error
-
-    def _connection(self) -> sqlite3.Connection:
+    def connect(self) -> sqlite3.Connection:
+        """A connection of its own; whoever asks for it closes it."""
         if self._closed:
             raise Closed(f"the store {self._path}")
-        found: sqlite3.Connection | None = getattr(self._own, "connection", None)
-        if found is None:
-            found = sqlite3.connect(self._path, timeout=LOCK_WAIT_S_MAX, isolation_level=None, check_same_thread=False)
-            found.execute("PRAGMA synchronous = FULL")
-            self._own.connection = found
-            with self._guard:
-                self._all.append(found)
-        return found
+        connection = sqlite3.connect(self._path, timeout=LOCK_WAIT_S_MAX, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA synchronous = FULL")
+        return connection
 
-    def _problem(self, error: sqlite3.Error) -> FrazilError:
+    def expire(self) -> None:
+        """Remove what leases held that have ended."""
+        with self._changing():
+            pass
+
+    def now_us(self) -> int:
+        return self._clock.now_us()
+
+    def forget(self, watch: SqliteWatch) -> None:
+        with self._guard:
+            self._watches.discard(watch)
+
+    def problem(self, error: sqlite3.Error) -> FrazilError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if self._closed:
             return Closed(f"the store {self._path}")
@@ -123,3 +146,118 @@ class SqliteStore:
         return FrazilError(
             f"{self._path} cannot be used: {error}; put it back from a copy, or move it away", path=str(self._path)
         )
+
+    # --- transactions
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._told() as connection:
+            if connection.execute("SELECT 1 FROM leases WHERE ends_us <= ?", (self.now_us(),)).fetchone():
+                self.expire()
+            yield connection
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[Changing]:
+        """One transaction, which takes the lock of writers before it looks, and first ends the leases that are due."""
+        with self._told() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                change = Changing(connection, self._clock.now_us(), self._changes_max)
+                change.end_due_leases()
+                yield change
+                change.finish()
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        if change.has_changed:
+            with self._guard:
+                watches = list(self._watches)
+            for watch in watches:
+                watch.wake()
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[sqlite3.Connection]:
+        try:
+            yield self._connection()
+        except sqlite3.Error as error:
+            raise self.problem(error) from error
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._closed:
+            raise Closed(f"the store {self._path}")
+        found: sqlite3.Connection | None = getattr(self._own, "connection", None)
+        if found is None:
+            found = self._own.connection = self.connect()
+            with self._guard:
+                self._all.append(found)
+        return found
+
+
+class SqliteWatch(Watch):
+    """Reads the log of changes whenever the file has changed."""
+
+    def __init__(self, store: SqliteStore, prefix: str, after_revision: int) -> None:
+        super().__init__(prefix, after_revision)
+        self._store = store
+        self._wake = threading.Condition()
+        self._woken = True
+        self._closed = False
+        self._reading = threading.Lock()
+        self._connection = store.connect()
+        self._version = -1
+        self._lease_ends_us: int | None = None
+
+    def wake(self) -> None:
+        with self._wake:
+            self._woken = True
+            self._wake.notify_all()
+
+    def close(self) -> None:
+        with self._wake:
+            self._closed = True
+            self._wake.notify_all()
+        with self._reading:
+            self._connection.close()
+        self._store.forget(self)
+
+    def _wait(self, timeout_ms: int | None) -> tuple[list[Change], int]:
+        ends = None if timeout_ms is None else time.monotonic() + timeout_ms / 1_000
+        while True:
+            with self._reading:
+                if self._closed:
+                    raise Closed(f"the watch of {self._prefix}")
+                try:
+                    changes, position = self._look()
+                except sqlite3.Error as error:
+                    raise self._store.problem(error) from error
+            left_s = POLL_S if ends is None else min(POLL_S, ends - time.monotonic())
+            if changes or left_s <= 0:
+                return changes, position
+            self._position = position
+            with self._wake:
+                self._wake.wait_for(lambda: self._woken or self._closed, left_s)
+
+    def _look(self) -> tuple[list[Change], int]:
+        with self._wake:
+            woken, self._woken = self._woken, False
+        if self._lease_ends_us is not None and self._lease_ends_us <= self._store.now_us():
+            self._store.expire()
+        version = self._connection.execute("PRAGMA data_version").fetchone()[0]
+        if version == self._version and not woken:
+            return [], self._position
+        self._version = version
+        return self._read()
+
+    def _read(self) -> tuple[list[Change], int]:
+        self._connection.execute("BEGIN")
+        try:
+            newest, compacted = self._connection.execute("SELECT revision, compacted FROM newest").fetchone()
+            self._lease_ends_us = self._connection.execute("SELECT min(ends_us) FROM leases").fetchone()[0]
+            if self._position < compacted:
+                raise RevisionCompacted(self._prefix, self._position)
+            rows = self._connection.execute(_CHANGES, (self._prefix, self._position)).fetchall()
+            return [Change(*row) for row in rows], max(newest, self._position)
+        finally:
+            self._connection.execute("ROLLBACK")

@@ -9,6 +9,7 @@ import base64
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ class ProtobufSchema(Definition):
         return {_DESCRIPTORS: base64.b64encode(self._compiled).decode()}
 
     def validator(self) -> Validator:
-        parse = message_factory.GetMessageClass(self.root).FromString
+        parse: Callable[[bytes], Any] = message_factory.GetMessageClass(self.root).FromString
 
         def problem(payload: bytes) -> str | None:
             try:

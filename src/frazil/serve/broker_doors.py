@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from frazil.broker.broker import Broker
 from frazil.broker.floor import AckFloor
 from frazil.core.clock import SystemClock
 from frazil.core.settings import Settings
 from frazil.log.storage import Storage
-from frazil.meta.sqlite import SqliteStore
+from frazil.meta.opening import open_meta
+from frazil.meta.store import MetaStore
 from frazil.registry.registry import SchemaRegistry
 from frazil.registry.topics import TopicSchemas
 from frazil.serve.danube import DanubeDoor
 from frazil.serve.danube_schemas import DanubeSchemas
-
-META_FILE = "~meta.db"
 
 
 class BrokerDoors:
@@ -22,12 +23,11 @@ class BrokerDoors:
         self._settings = settings
         self._broker: Broker | None = None
         self._door: DanubeDoor | None = None
-        self._meta: SqliteStore | None = None
+        self._meta: MetaStore | None = None
 
     async def open(self) -> str:
         """The address for Danube clients."""
-        assert self._settings.data is not None
-        self._meta = SqliteStore(self._settings.data / META_FILE)
+        self._meta = await asyncio.to_thread(open_meta, self._settings)
         self._broker = Broker(self._storage, self._meta, self._settings.broker, SystemClock())
         await self._broker.start()
         self._storage.floor_of = AckFloor(self._storage.floor_of, self._broker)

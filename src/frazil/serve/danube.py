@@ -32,6 +32,7 @@ from frazil.core.errors import (
     InvalidInput,
     ListenFailed,
     LogFailed,
+    MetadataUnavailable,
     Overloaded,
     SchemaNotFound,
     SubjectMismatch,
@@ -66,6 +67,7 @@ _STATUSES: tuple[tuple[type[FrazilError], grpc.StatusCode], ...] = (
     (DiskBudgetExceeded, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (TryLater, grpc.StatusCode.UNAVAILABLE),
     (LogFailed, grpc.StatusCode.UNAVAILABLE),
+    (MetadataUnavailable, grpc.StatusCode.UNAVAILABLE),
     (Closed, grpc.StatusCode.UNAVAILABLE),
 )
 

@@ -1,0 +1,323 @@
+"""The store of a cluster: etcd, by its v3 API.
+
+An answer can be lost after etcd has made a change. So each change also writes a slip, a key that only this call uses,
+in the same transaction, and only while the slip is as this call last saw it. If no answer comes, the slip is written
+over under the same condition. Either that succeeds, and the change was not made and never will be, or the slip says at
+which revision it was. If the time of the call ends before this is known, the next call of the store begins with it, so
+that whoever looks again sees what stays. Slips are beside the keys, under `PREFIX~slips/`, and have a lease.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+
+import grpc
+
+from frazil.core.errors import FrazilError, LeaseExpired
+from frazil.core.metadata_settings import MetadataSettings
+from frazil.meta import etcd_pb2 as pb
+from frazil.meta.etcd_client import (
+    GRANT,
+    KEEP_ALIVE,
+    PUT,
+    RANGE,
+    REVOKE,
+    TIME_TO_LIVE,
+    TXN,
+    Call,
+    EtcdClient,
+    Refused,
+    Request,
+    Response,
+    Unanswered,
+)
+from frazil.meta.etcd_watch import EtcdWatch, range_end
+from frazil.meta.store import ABSENT, Entry, Lease, Listing, Watch, check_key, check_ttl, check_value
+
+SLIP_LEASE_S = 3_600
+SLIP_FRESH_S = SLIP_LEASE_S / 3
+"""An older slip is not used again, so that none ends while a call depends on it."""
+CLOSE_S_MAX = 1.0
+
+_DONE = b"done"
+_WITHDRAWN = b"withdrawn"
+
+
+class EtcdStore:
+    """Open one in each process: gRPC does not survive a fork."""
+
+    def __init__(self, settings: MetadataSettings) -> None:
+        self._client = EtcdClient(settings)
+        self._root = settings.prefix.encode()
+        self._slips = _Slips(self._client, self._root)
+        self._guard = threading.Lock()
+        self._watches: list[EtcdWatch] = []
+        self._unsettled: list[_Slip] = []
+        self._closed = False
+
+    def get(self, key: str) -> Entry | None:
+        check_key(key)
+        found = self._ask(RANGE, pb.RangeRequest(key=self._path(key))).kvs
+        return self._entry(found[0]) if found else None
+
+    def put_if(self, key: str, value: bytes, revision: int, lease: Lease | None = None) -> int | None:
+        check_key(key)
+        check_value(value)
+        put = pb.PutRequest(key=self._path(key), value=value, lease=0 if lease is None else lease.id)
+        return self._change(put.key, revision, pb.RequestOp(request_put=put), lease)
+
+    def delete(self, key: str, revision: int) -> bool:
+        check_key(key)
+        if revision == ABSENT:
+            return False
+        remove = pb.DeleteRangeRequest(key=self._path(key))
+        return self._change(remove.key, revision, pb.RequestOp(request_delete_range=remove)) is not None
+
+    def list(self, prefix: str) -> list[Entry]:
+        return self.snapshot(prefix).entries
+
+    def snapshot(self, prefix: str) -> Listing:
+        check_key(prefix)
+        path = self._path(prefix)
+        answer = self._ask(RANGE, pb.RangeRequest(key=path, range_end=range_end(path)))
+        return Listing([self._entry(found) for found in answer.kvs], answer.header.revision)
+
+    def watch(self, prefix: str, after_revision: int) -> Watch:
+        check_key(prefix)
+        with self._guard:
+            if self._closed:
+                raise self._client.closed()
+            watch = EtcdWatch(self._client, self._root, prefix, after_revision)
+            self._watches = [*(each for each in self._watches if not each.is_closed), watch]
+        return watch
+
+    def grant_lease(self, ttl_ms: int) -> Lease:
+        check_ttl(ttl_ms)
+        lease_id, granted_s = _grant(self._client, ceil(ttl_ms / 1_000), self._client.ends())
+        return Lease(lease_id, granted_s * 1_000)
+
+    def keep_alive(self, lease: Lease) -> bool:
+        return self._ask(KEEP_ALIVE, pb.LeaseKeepAliveRequest(ID=lease.id)).TTL > 0
+
+    def revoke_lease(self, lease: Lease) -> None:
+        self._ask(REVOKE, pb.LeaseRevokeRequest(ID=lease.id), missing=pb.LeaseRevokeResponse())
+
+    def close(self) -> None:
+        with self._guard:
+            if self._closed:
+                return
+            self._closed = True
+            watches, self._watches = self._watches, []
+        for watch in watches:
+            watch.close()
+        self._slips.close()
+        self._client.close()
+
+    def _change(self, path: bytes, revision: int, change: pb.RequestOp, lease: Lease | None = None) -> int | None:
+        """The revision at which it was made, or None if the key has another than that."""
+        ends = self._client.ends()
+        self._settle_rest(ends)
+        while True:
+            with self._slips.taken(ends) as slip:
+                request = pb.TxnRequest(
+                    compare=[_is_at(path, revision), _is_at(slip.path, slip.revision)],
+                    success=[change, slip.put(_DONE)],
+                    failure=[slip.look()],
+                )
+                try:
+                    answer = self._client.ask(TXN, request, ends)
+                except Unanswered as problem:
+                    made_at = self._settle(slip, problem, ends)
+                    if made_at is not None:
+                        return made_at
+                    continue  # it was withdrawn: ask again
+                except Refused as refused:
+                    if refused.code is not grpc.StatusCode.NOT_FOUND:
+                        raise self._client.unavailable(refused) from None
+                    if lease is not None and self._has_ended(lease):
+                        raise LeaseExpired(lease.id) from None
+                    self._slips.begin_anew(slip)
+                    continue
+                if answer.succeeded:
+                    slip.revision = answer.header.revision
+                    return slip.revision
+                if slip.read(answer.responses[0]) is not None:
+                    return None
+                self._slips.begin_anew(slip)
+
+    def _settle(self, slip: _Slip, problem: Unanswered, ends: float) -> int | None:
+        """Find out what became of a change; None if it was not made, and can't be any more."""
+        slip.is_lost = True  # until it is known
+        try:
+            answer = self._client.ask_until(TXN, slip.withdrawal(), ends)
+        except (FrazilError, Refused):
+            with self._guard:
+                self._unsettled.append(slip)
+            raise self._client.unavailable(problem, unclear=True) from None
+        if answer.succeeded:
+            slip.revision, slip.is_lost = answer.header.revision, False
+            return None
+        seen = slip.read(answer.responses[0])
+        if seen is None:
+            raise self._client.unavailable(problem, unclear=True)
+        slip.revision, slip.is_lost = seen.mod_revision, False
+        return slip.revision if seen.value == _DONE else None
+
+    def _settle_rest(self, ends: float) -> None:
+        """What earlier calls had to leave open is decided before anything else is asked."""
+        while self._unsettled:
+            with self._guard:
+                slip = self._unsettled.pop() if self._unsettled else None
+            if slip is None:
+                return
+            try:
+                self._client.ask_until(TXN, slip.withdrawal(), ends)
+            except BaseException as error:
+                with self._guard:
+                    self._unsettled.append(slip)
+                if isinstance(error, Refused):
+                    raise self._client.unavailable(error) from None
+                raise
+
+    def _has_ended(self, lease: Lease) -> bool:
+        return self._ask(TIME_TO_LIVE, pb.LeaseTimeToLiveRequest(ID=lease.id)).TTL <= 0
+
+    def _ask(self, call: Call[Request, Response], request: Request, missing: Response | None = None) -> Response:
+        """`missing` is the answer if there is no such thing."""
+        ends = self._client.ends()
+        self._settle_rest(ends)
+        try:
+            return self._client.ask_until(call, request, ends)
+        except Refused as refused:
+            if missing is not None and refused.code is grpc.StatusCode.NOT_FOUND:
+                return missing
+            raise self._client.unavailable(refused) from None
+
+    def _path(self, key: str) -> bytes:
+        return self._root + key.encode()
+
+    def _entry(self, found: pb.KeyValue) -> Entry:
+        return Entry(found.key[len(self._root) :].decode(), found.value, found.mod_revision)
+
+
+@dataclass(slots=True)
+class _Slip:
+    path: bytes
+    revision: int
+    lease_id: int
+    written_s: float
+    is_lost: bool = False
+
+    def put(self, value: bytes) -> pb.RequestOp:
+        return pb.RequestOp(request_put=pb.PutRequest(key=self.path, value=value, lease=self.lease_id))
+
+    def look(self) -> pb.RequestOp:
+        return pb.RequestOp(request_range=pb.RangeRequest(key=self.path))
+
+    def withdrawal(self) -> pb.TxnRequest:
+        return pb.TxnRequest(
+            compare=[_is_at(self.path, self.revision)], success=[self.put(_WITHDRAWN)], failure=[self.look()]
+        )
+
+    def read(self, answer: pb.ResponseOp) -> pb.KeyValue | None:
+        """The slip as it is now, if it is still there."""
+        found = answer.response_range.kvs
+        return found[0] if found else None
+
+
+class _Slips:
+    """Slips that no call uses now. There are as many as calls were ever made at once."""
+
+    def __init__(self, client: EtcdClient, root: bytes) -> None:
+        self._client = client
+        self._name = root + b"~slips/" + secrets.token_hex(8).encode()
+        self._guard = threading.Lock()
+        self._free: list[_Slip] = []
+        self._made = 0
+        self._lease_id = 0
+        self._lease_from_s = 0.0
+
+    @contextlib.contextmanager
+    def taken(self, ends: float) -> Iterator[_Slip]:
+        fresh_from_s = time.monotonic() - SLIP_FRESH_S
+        with self._guard:
+            self._free = [slip for slip in self._free if slip.written_s > fresh_from_s]
+            slip = self._free.pop() if self._free else None
+        if slip is None:
+            slip = self._new(ends)
+        try:
+            yield slip
+        except FrazilError:
+            raise
+        except BaseException:
+            slip.is_lost = True
+            raise
+        finally:
+            if not slip.is_lost:
+                with self._guard:
+                    self._free.append(slip)
+
+    def begin_anew(self, slip: _Slip) -> None:
+        """It is gone, and so are others of its lease."""
+        slip.is_lost = True
+        with self._guard:
+            self._free = [each for each in self._free if each.lease_id != slip.lease_id]
+            if self._lease_id == slip.lease_id:
+                self._lease_id = 0
+
+    def close(self) -> None:
+        if self._lease_id:
+            with contextlib.suppress(FrazilError, Refused, Unanswered):  # etcd ends it by itself, within the hour
+                self._client.ask(REVOKE, pb.LeaseRevokeRequest(ID=self._lease_id), time.monotonic() + CLOSE_S_MAX)
+
+    def _new(self, ends: float) -> _Slip:
+        """A slip whose making was not answered is left alone: it might change once more."""
+        while True:
+            now_s = time.monotonic()
+            lease_id = self._lease(now_s, ends)
+            with self._guard:
+                self._made += 1
+                path = self._name + f"/{self._made}".encode()
+            try:
+                answer = self._client.ask(PUT, pb.PutRequest(key=path, value=_WITHDRAWN, lease=lease_id), ends)
+            except Unanswered as problem:
+                self._client.pause_or_end(problem, ends)
+            except Refused as refused:
+                if refused.code is not grpc.StatusCode.NOT_FOUND:
+                    raise self._client.unavailable(refused) from None
+                with self._guard:
+                    self._lease_id = 0
+            else:
+                return _Slip(path, answer.header.revision, lease_id, now_s)
+
+    def _lease(self, now_s: float, ends: float) -> int:
+        """Two calls at once may each get one; that which is not kept ends by itself."""
+        with self._guard:
+            if self._lease_id and self._lease_from_s > now_s - SLIP_FRESH_S:
+                return self._lease_id
+        granted, _ = _grant(self._client, SLIP_LEASE_S, ends)
+        with self._guard:
+            self._lease_id, self._lease_from_s = granted, now_s
+        return granted
+
+
+def _is_at(path: bytes, revision: int) -> pb.Compare:
+    return pb.Compare(key=path, target=pb.Compare.MOD, mod_revision=revision)
+
+
+def _grant(client: EtcdClient, ttl_s: int, ends: float) -> tuple[int, int]:
+    """Its id and the seconds granted. The id is ours, so that an answer that was lost leaves no second lease."""
+    lease_id = secrets.randbits(62) + 1
+    try:
+        granted_s = client.ask_until(GRANT, pb.LeaseGrantRequest(TTL=ttl_s, ID=lease_id), ends).TTL
+    except Refused as refused:
+        if refused.code is not grpc.StatusCode.FAILED_PRECONDITION:
+            raise client.unavailable(refused) from None
+        granted_s = client.ask_until(TIME_TO_LIVE, pb.LeaseTimeToLiveRequest(ID=lease_id), ends).TTL
+    return lease_id, granted_s

@@ -1,0 +1,81 @@
+"""Places where small facts are kept: whoever has one, in whatever process, opens the same store."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import urllib.request
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from frazil.core.metadata_settings import MetadataSettings
+from frazil.core.settings import Settings
+from frazil.meta.opening import META_FILE, open_meta
+from frazil.meta.sqlite import SqliteStore
+from frazil.meta.store import ABSENT, MetaStore
+
+KINDS = ("sqlite", "etcd")
+TTL_MS = {"sqlite": 1_500, "etcd": 2_000}
+"""etcd grants no less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    folder: Path
+    metadata: MetadataSettings
+
+    @property
+    def kind(self) -> str:
+        return self.metadata.type.value
+
+    def open(self) -> MetaStore:
+        return open_meta(Settings(data=self.folder, metadata=self.metadata))
+
+    def compact(self) -> int:
+        """Make changes, and let the store forget all but the newest; the revision before them."""
+        store = self.open() if self.kind == "etcd" else SqliteStore(self.folder / META_FILE, changes_max=1)
+        before = store.snapshot("/").revision
+        revision = ABSENT
+        for turn in range(130):
+            put = store.put_if("/compacted", str(turn).encode(), revision)
+            assert put is not None
+            revision = put
+        store.close()
+        if self.kind == "etcd":
+            gateway(self.metadata.endpoints[0], "/v3/kv/compaction", {"revision": revision, "physical": True})
+        return before
+
+
+def gateway(endpoint: str, path: str, body: dict[str, object], token: str = "") -> dict[str, object]:
+    """etcd by its other door, which Frazil does not use."""
+    headers = {"Authorization": token} if token else {}
+    request = urllib.request.Request(endpoint + path, json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        found: dict[str, object] = json.load(answer)
+    return found
+
+
+def add_one(store: MetaStore, times: int) -> None:
+    for _ in range(times):
+        while True:
+            found = store.get("/count")
+            value = 0 if found is None else int(found.value)
+            if store.put_if("/count", str(value + 1).encode(), ABSENT if found is None else found.revision):
+                break
+
+
+def add_in_process(place: Place, times: int) -> None:
+    store = place.open()
+    add_one(store, times)
+    store.close()
+
+
+def hold(place: Place, told: Connection) -> None:
+    """Hold a key as long as this process lives."""
+    store = place.open()
+    lease = store.grant_lease(TTL_MS[place.kind])
+    told.send(store.put_if("/held", str(os.getpid()).encode(), ABSENT, lease))
+    while store.keep_alive(lease):
+        threading.Event().wait(lease.ttl_ms / 4_000)

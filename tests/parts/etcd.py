@@ -1,0 +1,87 @@
+"""etcd on free ports of loopback, with data of its own; it can be killed, stopped for a while, and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from parts.processes import accepts, free_port, part, pause, running
+
+
+class Etcd:
+    """One member. While it runs, its process is that of `pid`."""
+
+    def __init__(self, folder: Path, options: Sequence[str | Path] = (), scheme: str = "http") -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.endpoint = f"{scheme}://127.0.0.1:{self.port}"
+        peer = f"http://127.0.0.1:{free_port()}"
+        self._scheme = scheme
+        self._running = contextlib.ExitStack()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._command = [
+            *(part("etcd"), "--name", "one", "--data-dir", folder / "data"),
+            *("--listen-client-urls", self.endpoint, "--advertise-client-urls", self.endpoint),
+            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"one={peer}"),
+            *("--logger", "zap", "--log-level", "warn"),
+            *options,
+        ]
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        ready = self._answers if self._scheme == "http" else lambda: accepts(self.port)
+        log = self.folder / f"etcd-{len(list(self.folder.glob('etcd-*.log')))}.log"
+        self._process = self._running.enter_context(running(self._command, {}, log, ready))
+
+    def kill(self) -> None:
+        """As a crash does: nothing is flushed that was not."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self._running.close()
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """It is there, takes connections, and does not answer."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            while not all(_is_stopped(thread) for thread in Path(f"/proc/{self.pid}/task").iterdir()):
+                pause(0.001)
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
+
+    def close(self) -> None:
+        self._running.close()
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.endpoint}/health", timeout=5) as answer:
+                return b'"true"' in answer.read()
+        except (urllib.error.URLError, OSError):
+            return False
+
+
+@contextlib.contextmanager
+def etcd_server(folder: Path, options: Sequence[str | Path] = (), scheme: str = "http") -> Iterator[Etcd]:
+    folder.mkdir(parents=True, exist_ok=True)
+    server = Etcd(folder, options, scheme)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def _is_stopped(thread: Path) -> bool:
+    return (thread / "stat").read_text().rpartition(") ")[2].startswith("T")
