@@ -22,8 +22,10 @@ def main(data: Path, sink: Path, what: str) -> None:
     register(session)
     session.conf.set("spark.sql.streaming.pollingDelay", "10ms")
     rows = session.readStream.format("frazil").option("subscribe", TOPIC).option("data", str(data))
+    if what == "run":
+        rows = rows.option("maxOffsetsPerTrigger", EACH)  # many small batches to be killed in
     query = (
-        rows.option("maxOffsetsPerTrigger", EACH).load()
+        rows.load()
         .selectExpr("partition", "offset", "cast(value as string) as value")
         .writeStream.format("parquet").option("path", str(sink / "rows")).option("checkpointLocation", str(sink / "at"))
         .start()
