@@ -76,7 +76,12 @@ class TopicSchemas:
 
         `MessageRefused` if it does not fit and the topic enforces its schema.
         """
-        record = self._recent(topic)
+        return self.judge(topic, self.recent(topic), payload, schema_id, version)
+
+    def judge(
+        self, topic: str, record: TopicRecord, payload: bytes, schema_id: int | None, version: int | None
+    ) -> str | None:
+        """The same by a record that is at hand. Only a schema that was never used asks the store for it."""
         if record.policy is ValidationPolicy.NONE:
             return None
         reason = self._reason(record, payload, schema_id, version)
@@ -99,7 +104,13 @@ class TopicSchemas:
             return error.message
         return None if problem is None else f"the payload does not fit version {number} of {record.subject}: {problem}"
 
-    def _recent(self, topic: str) -> TopicRecord:
+    def kept(self, topic: str) -> tuple[TopicRecord, bool] | None:
+        """What is known of a topic without asking the store, and whether that is recent enough."""
+        kept = self._kept.get(topic)
+        return None if kept is None else (kept[1], self._clock.monotonic_us() - kept[0] < self._age_us_max)
+
+    def recent(self, topic: str) -> TopicRecord:
+        """As it was lately; the store is asked if that is not known."""
         kept = self._kept.get(topic)
         now_us = self._clock.monotonic_us()
         if kept is not None and now_us - kept[0] < self._age_us_max:

@@ -154,7 +154,7 @@ class DanubeDoor:
     async def _send(self, request: Any) -> Any:
         producer = self._broker.producer(request.msg_id.producer_id)
         message = outgoing(request, producer.name)
-        self._schemas.check(
+        await self._schemas.check(
             producer.topic.label, message.payload, message.origin.schema_id, message.origin.schema_version
         )
         await producer.topic.publish(message)

@@ -6,13 +6,15 @@ The registry blocks, so calls run in threads; what is asked for each message is 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from danube.proto import SchemaRegistry_pb2 as pb
 
-from frazil.core.errors import SchemaNotFound
+from frazil.core.errors import FrazilError, SchemaNotFound
+from frazil.registry.kinds import ValidationPolicy
 from frazil.registry.registry import SchemaRegistry, SchemaVersion
 from frazil.registry.topics import TopicSchemas
 
@@ -28,6 +30,7 @@ class DanubeSchemas:
         self._registry = registry
         self._topics = topics
         self._warned: set[tuple[str, str]] = set()
+        self._looking: dict[str, asyncio.Task[None]] = {}
 
     # --- for producers
 
@@ -35,12 +38,29 @@ class DanubeSchemas:
         """What a producer means to send: it must be there, and the topic must be of that subject or of none."""
         await asyncio.to_thread(self._bind, topic, reference)
 
-    def check(self, topic: str, payload: bytes, schema_id: int | None, version: int | None) -> None:
-        """`MessageRefused` where the topic enforces its schema; a warning is written once for each reason."""
-        problem = self._topics.check(topic, payload, schema_id, version)
+    async def check(self, topic: str, payload: bytes, schema_id: int | None, version: int | None) -> None:
+        """`MessageRefused` where the topic enforces its schema; a warning is written once for each reason.
+
+        A store that does not answer holds up no message of a topic that is known: what was known holds on.
+        """
+        record, is_recent = self._topics.kept(topic) or (await asyncio.to_thread(self._topics.recent, topic), True)
+        if not is_recent and topic not in self._looking:
+            self._looking[topic] = asyncio.create_task(self._look_again(topic))
+        if record.policy is ValidationPolicy.NONE:
+            return
+        judge = functools.partial(self._topics.judge, topic, record, payload, schema_id, version)
+        problem = await asyncio.to_thread(judge) if record.checks_payloads else judge()
         if problem is not None and (topic, problem) not in self._warned and len(self._warned) < WARNED_MAX:
             self._warned.add((topic, problem))
             _log.warning("%s: %s", topic, problem)
+
+    async def _look_again(self, topic: str) -> None:
+        try:
+            await asyncio.to_thread(self._topics.recent, topic)
+        except FrazilError as error:
+            _log.debug("what is set for %s could not be looked up: %s", topic, error)
+        finally:
+            del self._looking[topic]
 
     def _bind(self, topic: str, reference: Any) -> None:
         subject, which = reference.subject, reference.WhichOneof("version_ref")
