@@ -18,7 +18,7 @@ from typing import Self
 import duckdb
 import pyarrow as pa
 
-from frazil.core.errors import CorruptLog, InvalidInput, RowsMissing
+from frazil.core.errors import CorruptLog, FrazilError, InvalidInput, RowsMissing
 from frazil.core.offsets import OffsetRange
 from frazil.core.rows import OFFSET
 from frazil.core.settings import Settings
@@ -33,6 +33,7 @@ BATCH_ROWS = 10_000
 ATTEMPTS_MAX = 3
 
 _PART = r'(?:"(?:[^"]|"")*"|[^".\s]+)'
+_MENTIONED = re.compile(rf"\b(?:from|join)\s+(?:(?P<namespace>{_PART})\.)?(?P<table>{_PART})", re.IGNORECASE)
 _NAME = re.compile(rf"(?:(?P<namespace>{_PART})\.)?(?P<table>{_PART})(?: AS .*)?", re.DOTALL)
 
 
@@ -54,16 +55,19 @@ class Answer:
     batches: Iterator[pa.RecordBatch]
 
 
+Looked = tuple[Sequence[LogInfo], Queryable | None]
+
+
 class SqlSession:
     """One connection. `close` interrupts what runs."""
 
     def __init__(self, settings: Settings, logs: LogView, as_of: AsOf | None = None) -> None:
         self._logs = logs
         self._as_of = as_of or AsOf()
-        with ThreadPoolExecutor(1, thread_name_prefix="frazil-sql") as pool:
-            connecting = pool.submit(_connect)  # as long as the catalog takes, and without Python's lock
-            self._catalog = open_catalog(settings) if is_there(settings) else None
-        self._duck = connecting.result()
+        pool = ThreadPoolExecutor(1, thread_name_prefix="frazil-sql")
+        self._connecting = pool.submit(_connect)  # takes as long as a look at a table, and without Python's lock
+        pool.shutdown(wait=False)
+        self._catalog = open_catalog(settings) if is_there(settings) else None
         self._known: set[TableName] = set()
 
     def __enter__(self) -> Self:
@@ -74,11 +78,26 @@ class SqlSession:
 
     def run(self, query: str) -> Answer:
         """The answer as it comes. `InvalidInput` for what is wrong with the query, also once it runs."""
+        looked = {} if self._connecting.done() else self._look_ahead(query)
         with _told():
             for name in self._tables_in(query):
-                self._make_view(name)
+                self._make_view(name, looked.get(name))
             reader = self._duck.sql(query).to_arrow_reader(BATCH_ROWS)
         return Answer(reader.schema, _batches(reader))
+
+    @property
+    def _duck(self) -> duckdb.DuckDBPyConnection:
+        return self._connecting.result()
+
+    def _look_ahead(self, query: str) -> dict[TableName, Looked]:
+        """Tables that the query seems to name, looked at while DuckDB starts. What it really names only DuckDB knows:
+        a look too many is forgotten, and what went wrong with one is told by the look that follows."""
+        looked = {}
+        for found in _MENTIONED.finditer(query):
+            name = TableName(_plain(found["namespace"] or DEFAULT_NAMESPACE), _plain(found["table"]))
+            with contextlib.suppress(FrazilError, OSError):
+                looked[name] = self._look(name)
+        return looked
 
     def _tables_in(self, query: str) -> list[TableName]:
         kinds = [statement.type for statement in self._duck.extract_statements(query)]
@@ -88,10 +107,10 @@ class SqlSession:
 
     # --- a topic as a relation
 
-    def _make_view(self, name: TableName) -> None:
+    def _make_view(self, name: TableName, looked: Looked | None) -> None:
         if name in self._known:
             return
-        parts = self._parts(name)
+        parts = self._parts(name, looked)
         if not parts:
             raise InvalidInput(f"sql: there is no topic or table {name}; see `frazil topics list`", table=str(name))
         select = " UNION ALL BY NAME ".join(f"SELECT * FROM {part}" for part in parts)  # noqa: S608 - quoted names
@@ -101,14 +120,16 @@ class SqlSession:
             self._duck.execute(f"CREATE VIEW {_quoted(name.table)} AS {select}")
         self._known.add(name)
 
-    def _parts(self, name: TableName) -> list[str]:
-        """The logs are asked before the table: what moves meanwhile is in the table, and in no log's part.
+    def _look(self, name: TableName) -> Looked:
+        """The logs are asked before the table: what moves meanwhile is in the table, and in no log's part."""
+        logs = self._logs_of(name) if self._as_of.is_now else []
+        return logs, self._table(name)
 
-        What is moved *and* removed before it was read from the log is missed, and all is looked at again.
-        """
+    def _parts(self, name: TableName, looked: Looked | None) -> list[str]:
+        """What is moved *and* removed before it was read from the log is missed, and all is looked at again."""
         for attempt in range(ATTEMPTS_MAX):
-            logs = self._logs_of(name) if self._as_of.is_now else []
-            table = self._table(name)
+            logs, table = looked if looked is not None else self._look(name)
+            looked = None
             try:
                 tail = [
                     self._log_part(info, {} if table is None else table.ends) for info in logs if _adds(info, table)
