@@ -65,13 +65,20 @@ def test_listing_and_describing_never_make_a_folder_or_a_topic(cli: Cli) -> None
 def test_a_topic_is_made_described_listed_and_deleted(cli: Cli) -> None:
     cli("topics", "create", TOPIC, "--retention-age", "7d", "--retention-bytes", "10GiB")
     described = cli.json("topics", "describe", TOPIC)
-    assert described["retention"] == {"age_ms": 7 * 86_400_000, "bytes": 10 * 2**30}
+    assert described["retention"] == {"age_ms": 7 * 86_400_000, "bytes": 10 * 2**30, "until_acked": False}
     assert described["messages"] == 0
     assert [one["topic"] for one in cli.json("topics", "list")] == [TOPIC]
     assert TOPIC in cli("topics", "list").decode()
     cli("topics", "create", TOPIC, code=1)
     cli("topics", "delete", TOPIC, "--yes")
     assert cli.json("topics", "list") == []
+
+
+def test_a_topic_may_be_kept_until_everyone_has_acknowledged(cli: Cli) -> None:
+    cli("topics", "create", TOPIC, "--retain-until-acked", "--retention-age", "7d", code=2)
+    cli("topics", "create", TOPIC, "--retain-until-acked")
+    assert cli.json("topics", "describe", TOPIC)["retention"]["until_acked"] is True
+    assert "until everyone has acknowledged" in cli("topics", "describe", TOPIC).decode()
 
 
 def test_a_typed_topic_is_made_from_json_or_from_an_arrow_schema(cli: Cli, tmp_path: Path) -> None:
