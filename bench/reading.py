@@ -192,6 +192,16 @@ PARTS: dict[str, Callable[[Path, int], list[Figure]]] = {
 }
 
 
+def measured(part: str, share: int, *, alone: bool) -> list[Figure]:
+    """Each part in a process of its own, as `frazil sql` is: what another left behind is not its burden."""
+    if alone:
+        with folder() as where:
+            return PARTS[part](where.absolute(), share)
+    command = [sys.executable, str(HERE / "reading.py"), part, "--json", "--share", str(share)]
+    answer = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
+    return [Figure(**figure) for figure in json.loads(answer)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="part", help=f"any of {', '.join(PARTS)}; all if none")
@@ -203,8 +213,7 @@ def main() -> None:
         parser.error(f"unknown part {', '.join(sorted(unknown))}")
     figures: list[Figure] = []
     for part in arguments.parts or PARTS:
-        with folder() as where:
-            figures += PARTS[part](where.absolute(), arguments.share)
+        figures += measured(part, arguments.share, alone=len(arguments.parts) == 1)
     if arguments.json:
         sys.stdout.write(json.dumps([asdict(figure) for figure in figures]) + "\n")
     else:
