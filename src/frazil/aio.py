@@ -21,7 +21,7 @@ from frazil.core.errors import Closed
 from frazil.core.offsets import OffsetRange
 from frazil.core.rows import Message, to_messages
 from frazil.core.settings import RetentionSettings, Settings
-from frazil.log.group import Part
+from frazil.log.group import Part, resolve_futures
 from frazil.log.positions import Start, needs_lookup
 from frazil.log.publishing import Outgoing
 from frazil.log.reader import BatchReader
@@ -168,20 +168,7 @@ class Topic:
 
     def _settled(self, part: Part) -> None:
         """Called by a committer: one hop to the loop for all callers of a group."""
-        self._loop.call_soon_threadsafe(_resolve, part)
-
-
-def _resolve(part: Part) -> None:
-    """Runs for every message, so the common case does nothing but set the result."""
-    futures: list[asyncio.Future[int]] = part.tokens
-    for offset, future in enumerate(futures, part.first_offset):
-        try:
-            if part.error is None:
-                future.set_result(offset)
-            else:
-                future.set_exception(part.error)
-        except asyncio.InvalidStateError:
-            continue  # its caller was cancelled meanwhile
+        self._loop.call_soon_threadsafe(resolve_futures, part)
 
 
 async def _messages(batches: AsyncIterator[pa.RecordBatch]) -> AsyncIterator[Message]:

@@ -43,7 +43,7 @@ from frazil.log.publishing import Outgoing
 from frazil.log.storage import Storage
 from frazil.log.topic import Topic as LogTopic
 from frazil.meta.opening import open_meta
-from frazil.meta.store import ABSENT, MetaStore
+from frazil.meta.store import MetaStore, put
 from frazil.pipeline.requirements import missing_part
 from frazil.serve.flight import flight_door
 from frazil.serve.mover_process import MoverProcess
@@ -330,8 +330,4 @@ def _progress_key(subscription: str, name: TopicName) -> str:
 
 
 def _save(meta: MetaStore, key: str, progress: SubscriptionProgress) -> None:
-    value = json.dumps(asdict(progress)).encode()
-    while True:
-        found = meta.get(key)
-        if meta.put_if(key, value, ABSENT if found is None else found.revision) is not None:
-            return
+    put(meta, key, json.dumps(asdict(progress)).encode())

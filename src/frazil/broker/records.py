@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 from frazil.core.names import TopicName
-from frazil.meta.store import ABSENT, MetaStore
+from frazil.meta.store import MetaStore, put
 
 TOPICS, PRODUCERS, SUBSCRIPTIONS, CONSUMERS = (
     f"/broker/{what}/" for what in ("topics", "producers", "subscriptions", "consumers")
@@ -41,11 +41,11 @@ class Records:
         await self._run(lambda: self._put(key, value))
 
     async def put_all(self, values: dict[str, dict[str, Any]]) -> None:
-        def put() -> None:
+        def put_each() -> None:
             for key, value in values.items():
                 self._put(key, value)
 
-        await self._run(put)
+        await self._run(put_each)
 
     async def get(self, key: str) -> dict[str, Any] | None:
         found = await self._run(lambda: self._meta.get(key))
@@ -66,11 +66,7 @@ class Records:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _put(self, key: str, value: dict[str, Any]) -> None:
-        data = json.dumps(value).encode()
-        while True:
-            found = self._meta.get(key)
-            if self._meta.put_if(key, data, ABSENT if found is None else found.revision) is not None:
-                return
+        put(self._meta, key, json.dumps(value).encode())
 
     def _delete(self, key: str) -> None:
         while (found := self._meta.get(key)) is not None:

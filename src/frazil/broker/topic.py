@@ -15,7 +15,7 @@ from frazil.broker.live import LiveSubscription
 from frazil.broker.subscription import Subscription
 from frazil.core.names import TopicName
 from frazil.core.rows import TIME, Message, Origin
-from frazil.log.group import Part
+from frazil.log.group import Part, resolve_futures
 from frazil.log.topic import Topic
 
 if TYPE_CHECKING:
@@ -85,15 +85,4 @@ class BrokerTopic:
 
     def _settled(self, part: Part) -> None:
         """Called by a committer: one hop to the loop for all callers of a group."""
-        self._loop.call_soon_threadsafe(_resolve, part)
-
-
-def _resolve(part: Part) -> None:
-    futures: list[asyncio.Future[int]] = part.tokens
-    for offset, future in enumerate(futures, part.first_offset):
-        if future.done():
-            continue  # its caller was cancelled meanwhile
-        if part.error is None:
-            future.set_result(offset)
-        else:
-            future.set_exception(part.error)
+        self._loop.call_soon_threadsafe(resolve_futures, part)

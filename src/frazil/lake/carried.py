@@ -12,10 +12,11 @@ from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.io import load_file_io
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import FileScanTask, Table
-from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.metadata import TableMetadataUtil
 
 from frazil.core.offsets import OffsetRange
 from frazil.core.rows import OFFSET
+from frazil.lake.files import metadata_for_tasks
 from frazil.lake.history import Plan
 from frazil.lake.offset_files import OffsetFile
 from frazil.lake.tables import PARTITION
@@ -45,7 +46,7 @@ class PlanForTasks:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._files = _slim(plan)
-        self._metadata = "" if self._files is None else _present(plan.table.metadata)
+        self._metadata = "" if self._files is None else metadata_for_tasks(plan.table.metadata, every_spec=True)
         properties = plan.table.io.properties
         self._io_properties = {name: value for name, value in properties.items() if not name.startswith("frazil.")}
 
@@ -84,19 +85,3 @@ def _slim(plan: Plan) -> Sequence[OffsetFile] | None:
 
 def _some(values: dict[int, bytes] | None, kept: Sequence[int]) -> dict[int, bytes]:
     return {number: values[number] for number in kept if values is not None and number in values}
-
-
-def _present(metadata: TableMetadata) -> str:
-    """Without the table's past; files may be of any of its partition specs."""
-    present = {
-        "schemas": [metadata.schema()],
-        "properties": {name: value for name, value in metadata.properties.items() if not name.startswith("frazil.")},
-        "current_snapshot_id": None,
-        "snapshots": [],
-        "snapshot_log": [],
-        "metadata_log": [],
-        "refs": {},
-        "statistics": [],
-        "partition_statistics": [],
-    }
-    return metadata.model_copy(update=present).model_dump_json()

@@ -117,11 +117,14 @@ def _only_partition(metadata: TableMetadata, rows: pa.Table) -> PartitionKey | N
     return PartitionKey(values, spec, schema) if values else None
 
 
-def metadata_for_tasks(metadata: TableMetadata) -> str:
-    """The metadata without its past: a table of many snapshots would otherwise be sent to every task as a whole."""
+def metadata_for_tasks(metadata: TableMetadata, *, every_spec: bool = False) -> str:
+    """The metadata without its past: a table of many snapshots would otherwise be sent to every task as a whole.
+
+    With `every_spec` for who reads: files may be of any of the table's partition specs.
+    """
     present = {
         "schemas": [metadata.schema()],
-        "partition_specs": [metadata.spec()],
+        "partition_specs": metadata.partition_specs if every_spec else [metadata.spec()],
         "properties": {name: value for name, value in metadata.properties.items() if not name.startswith("frazil.")},
         "current_snapshot_id": None,
         "snapshots": [],

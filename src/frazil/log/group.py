@@ -6,6 +6,7 @@ held as plain columns so that Arrow can take them over at once.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -89,6 +90,22 @@ class Part:
         if self.error is not None:
             raise self.error
         return self.first_offset + index
+
+
+def resolve_futures(part: Part) -> None:
+    """For callers on an event loop, whose tokens are futures; on that loop.
+
+    Runs for every message, so the common case does nothing but set the result.
+    """
+    futures: list[asyncio.Future[int]] = part.tokens
+    for offset, future in enumerate(futures, part.first_offset):
+        try:
+            if part.error is None:
+                future.set_result(offset)
+            else:
+                future.set_exception(part.error)
+        except asyncio.InvalidStateError:
+            continue  # its caller was cancelled meanwhile
 
 
 class GroupQueue:

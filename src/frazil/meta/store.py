@@ -150,6 +150,14 @@ class MetaStore(Protocol):
     def close(self) -> None: ...
 
 
+def put(meta: MetaStore, key: str, value: bytes) -> None:
+    """Set the value, whatever it is by now: the last one wins."""
+    while True:
+        found = meta.get(key)
+        if meta.put_if(key, value, ABSENT if found is None else found.revision) is not None:
+            return
+
+
 def check_key(key: str) -> None:
     if not isinstance(key, str) or not key.startswith("/") or "\0" in key or len(key.encode()) > KEY_BYTES_MAX:
         raise InvalidInput(f"key: must begin with / and have at most {KEY_BYTES_MAX} bytes, not {key!r:.80}")
