@@ -311,10 +311,15 @@ def test_a_full_queue_leaves_no_trace_of_what_it_refused(disk: FaultyDisk) -> No
 def test_taking_a_name_waits_for_what_the_last_client_has_on_its_way(topic: Topic) -> None:
     answers = Answers(topic)
     states: list[ProducerState] = []
-    with topic.log._io:
-        answers.begin(1, 0)
-        taking = threading.Thread(target=lambda: states.append(topic.open_producer("p")))
-        taking.start()
+    topic.log._committing = True  # as if a committer were at work, so that nobody takes the batch
+    answers.begin(1, 0)
+    taking = threading.Thread(target=lambda: states.append(topic.open_producer("p")))
+    taking.start()
+    while topic.producer_state("p") is None:  # until the name is taken
+        assert taking.is_alive()
+    with pytest.raises(ProducerFenced):
+        answers.begin(2, 2)
+    topic.log.commit_in_pool()
     taking.join(30)
     assert states == [ProducerState(1, 2, ((0, 0, 2),))]
 
