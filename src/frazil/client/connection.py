@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import random
-from typing import Any
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.flight
 
+from frazil.core.clock import Clock
 from frazil.core.error_forms import from_dict
 from frazil.core.errors import Closed, FrazilError, InvalidInput, OwnerUnreachable
 
@@ -27,10 +30,14 @@ _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 
+Answer = TypeVar("Answer")
+
 
 class Connection:
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, give_up_ms: int, clock: Clock) -> None:
         self.address = address
+        self.give_up_ms = give_up_ms
+        self._clock = clock
         try:
             self.flight = pa.flight.connect(address, generic_options=list(_OPTIONS))
         except (pa.ArrowException, ValueError) as error:
@@ -46,6 +53,23 @@ class Connection:
         except FAILURES as error:
             raise self.error_of(error) from None
         return json.loads(result.body.to_pybytes())
+
+    def act_until(self, action: str, **value: Any) -> Any:
+        """The same for what may be asked twice: an owner that is away is waited for."""
+        return self.tried(lambda: self.act(action, **value), lambda: self.closed)
+
+    def tried(self, attempt: Callable[[], Answer], ended: Callable[[], bool]) -> Answer:
+        """Until it goes well, for as long as is set; an error that waiting won't mend is the caller's at once."""
+        since_us, attempts = self._clock.monotonic_us(), 0
+        while True:
+            try:
+                return attempt()
+            except FrazilError as error:
+                waited_ms = (self._clock.monotonic_us() - since_us) // 1_000
+                if not is_passing(error) or waited_ms >= self.give_up_ms or ended():
+                    raise
+            attempts += 1
+            threading.Event().wait(delay_seconds(attempts))
 
     def error_of(self, error: BaseException | None) -> FrazilError:
         """The owner's own error, where it was one; else the connection failed."""

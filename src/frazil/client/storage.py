@@ -39,11 +39,11 @@ def connect(
     """
     if producer is not None:
         check_producer(producer)
-    storage = RemoteStorage(
-        Connection(address), producer or f"client-{uuid.uuid4()}", buffer_bytes_max, give_up_ms, SystemClock()
-    )
+    clock = SystemClock()
+    connection = Connection(address, give_up_ms, clock)
+    storage = RemoteStorage(connection, producer or f"client-{uuid.uuid4()}", buffer_bytes_max, clock)
     try:
-        storage.topics()
+        connection.act("topics")
     except BaseException:
         storage.close()
         raise
@@ -53,13 +53,10 @@ def connect(
 class RemoteStorage:
     """Made by `frazil.connect`; used from as many threads as you like."""
 
-    def __init__(
-        self, connection: Connection, producer: str, buffer_bytes_max: int, give_up_ms: int, clock: Clock
-    ) -> None:
+    def __init__(self, connection: Connection, producer: str, buffer_bytes_max: int, clock: Clock) -> None:
         self._connection = connection
         self._producer = producer
         self._buffer_bytes_max = buffer_bytes_max
-        self._give_up_ms = give_up_ms
         self._clock = clock
         self._guard = threading.Lock()
         self._topics: dict[str, tuple[str, RemoteTopic]] = {}
@@ -71,7 +68,7 @@ class RemoteStorage:
 
     def topic(self, name: str, *, schema: pa.Schema | None = None, create: bool = True) -> RemoteTopic:
         """The topic of that name, made if it is not there. With `schema` it is a typed topic of these columns."""
-        return self._known(self._connection.act("topic", topic=name, schema=_told(schema), create=create))
+        return self._known(self._connection.act_until("topic", topic=name, schema=_told(schema), create=create))
 
     def create_topic(
         self, name: str, *, schema: pa.Schema | None = None, retention: RetentionSettings | None = None
@@ -83,12 +80,12 @@ class RemoteStorage:
     def change_schema(self, name: str, schema: pa.Schema) -> RemoteTopic:
         """Give a typed topic new nullable columns or wider types; rows stored before are read in the new form."""
         check_own_schema(schema)
-        return self._known(self._connection.act("change_schema", topic=name, schema=_told(schema)))
+        return self._known(self._connection.act_until("change_schema", topic=name, schema=_told(schema)))
 
     def set_retention(self, name: str, retention: RetentionSettings | None) -> None:
         """A retention of the topic's own; None goes back to the settings'."""
         kept = None if retention is None else retention.model_dump()
-        self._connection.act("set_retention", topic=name, retention=kept)
+        self._connection.act_until("set_retention", topic=name, retention=kept)
 
     def delete_topic(self, name: str) -> None:
         """Remove a topic and all its rows. A topic made again under the name has nothing to do with it."""
@@ -96,7 +93,7 @@ class RemoteStorage:
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
-        return list(self._connection.act("topics"))
+        return list(self._connection.act_until("topics"))
 
     def close(self) -> None:
         """Wait for what is on its way, and close the connection."""
@@ -119,9 +116,7 @@ class RemoteStorage:
         with self._guard:
             log_id, topic = self._topics.get(told["topic"], ("", None))
             if topic is None or log_id != told["log_id"]:
-                topic = RemoteTopic(
-                    self._connection, told, self._producer, self._buffer_bytes_max, self._give_up_ms, self._clock
-                )
+                topic = RemoteTopic(self._connection, told, self._producer, self._buffer_bytes_max, self._clock)
                 self._topics[told["topic"]] = (told["log_id"], topic)
             else:
                 topic.learn(told)

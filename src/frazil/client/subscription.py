@@ -11,26 +11,22 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.flight
 
-from frazil.client.connection import FAILURES, Connection, delay_seconds, is_passing
-from frazil.core.clock import Clock
-from frazil.core.errors import FrazilError
+from frazil.client.connection import FAILURES, Connection, is_passing
 from frazil.core.rows import Message, to_messages
 
 
 class RemoteSubscription(Iterator[Message]):
     """One thread takes messages; any may answer them. After a cut, what has no answer is delivered again."""
 
-    def __init__(self, connection: Connection, asked: Mapping[str, Any], give_up_ms: int, clock: Clock) -> None:
+    def __init__(self, connection: Connection, asked: Mapping[str, Any]) -> None:
         self._connection = connection
         self._asked = json.dumps(asked).encode()
-        self._give_up_ms = give_up_ms
-        self._clock = clock
         self._guard = threading.Lock()
         self._ready: Iterator[Message] = iter(())
         self._writer: Any = None
         self._reader: Any = None
         self._closed = False
-        self._open_again(self._try_open())
+        self._open()
 
     def __next__(self) -> Message:
         while not self._closed:
@@ -73,32 +69,28 @@ class RemoteSubscription(Iterator[Message]):
         try:
             chunk = self._reader.read_chunk()
         except (*FAILURES, StopIteration) as error:
-            if not self._closed:
-                self._open_again(self._connection.error_of(error))
+            failed = self._connection.error_of(error)
+            if self._closed:
+                return
+            if not is_passing(failed):
+                raise failed from None
+            self._open()
             return
         if chunk.data is not None:
             self._ready = iter(to_messages(chunk.data))
 
-    def _open_again(self, error: FrazilError | None) -> None:
-        since_us, attempt = self._clock.monotonic_us(), 0
-        while error is not None:
-            waited_ms = (self._clock.monotonic_us() - since_us) // 1_000
-            if not is_passing(error) or waited_ms >= self._give_up_ms or self._closed:
-                raise error
-            attempt += 1
-            threading.Event().wait(delay_seconds(attempt))
-            error = self._try_open()
+    def _open(self) -> None:
+        self._connection.tried(self._try_open, lambda: self._closed)
 
-    def _try_open(self) -> FrazilError | None:
+    def _try_open(self) -> None:
         """What was taken and not yet handed over is forgotten: it comes again."""
+        self._connection.check_open()
         self._ready = iter(())
         try:
-            self._connection.check_open()
             descriptor = pa.flight.FlightDescriptor.for_command(self._asked)
             writer, reader = self._connection.flight.do_exchange(descriptor)
             with self._guard:
                 self._writer, self._reader = writer, reader
             reader.read_chunk()
         except (*FAILURES, StopIteration) as error:
-            return self._connection.error_of(error)
-        return None
+            raise self._connection.error_of(error) from None

@@ -33,12 +33,10 @@ class RemoteTopic:
         told: Mapping[str, Any],
         producer: str,
         buffer_bytes_max: int,
-        give_up_ms: int,
         clock: Clock,
     ) -> None:
         self._connection = connection
         self._clock = clock
-        self._give_up_ms = give_up_ms
         self._producer = producer
         self._name: str = told["topic"]
         self._schema: pa.Schema | None = None
@@ -47,7 +45,7 @@ class RemoteTopic:
             batch_bytes_max=told["batch_bytes_max"],
             queue_bytes_max=max(told["batch_bytes_max"], buffer_bytes_max),
         )
-        limits = SenderLimits(buffer_bytes_max, told["batch_bytes_max"], told["batch_rows_max"], give_up_ms)
+        limits = SenderLimits(buffer_bytes_max, told["batch_bytes_max"], told["batch_rows_max"], connection.give_up_ms)
         self._rows_max = limits.batch_rows_max
         self._sender = Sender(connection, self._name, told["log_id"], producer, limits, clock)
         self.learn(told)
@@ -81,7 +79,7 @@ class RemoteTopic:
 
     def read_batches(self, start: Start = "earliest", *, end: int | None = None, follow: bool = False) -> RemoteBatches:
         """The same as Arrow batches, each row with its `_offset` and `_append_time`."""
-        return RemoteBatches(self._connection, self._name, start, end, follow, self._give_up_ms, self._clock)
+        return RemoteBatches(self._connection, self._name, start, end, follow)
 
     def subscribe(
         self, name: str, *, kind: str = "exclusive", consumer: str | None = None, key_filters: Sequence[str] = ()
@@ -98,14 +96,14 @@ class RemoteTopic:
             "consumer": consumer or self._producer,
         }
         asked["key_filters"] = list(key_filters)
-        return RemoteSubscription(self._connection, asked, self._give_up_ms, self._clock)
+        return RemoteSubscription(self._connection, asked)
 
     def stats(self) -> TopicStats:
-        return TopicStats(**self._connection.act("topic_stats", topic=self._name))
+        return TopicStats(**self._connection.act_until("topic_stats", topic=self._name))
 
     def sync(self) -> int:
         """Make everything written durable, whatever the sync mode; returns the durable end."""
-        return int(self._connection.act("topic_sync", topic=self._name)["durable_end"])
+        return int(self._connection.act_until("topic_sync", topic=self._name)["durable_end"])
 
     # --- for the asyncio face, which waits in its own way
 
@@ -156,7 +154,7 @@ class RemoteTopic:
                 return typed_rows(self._limits, messages, self._schema)
             except SchemaMismatch:  # it may have changed since we learnt of it
                 before = self._schema
-                self.learn(self._connection.act("topic", topic=self._name))
+                self.learn(self._connection.act_until("topic", topic=self._name))
                 if self._schema is None or before.equals(self._schema):
                     raise
                 return typed_rows(self._limits, messages, self._schema)
