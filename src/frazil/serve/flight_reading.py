@@ -34,7 +34,7 @@ RANGES_MAX = 64
 TICKET_BYTES_MAX = 4096
 JOINED_BYTES_MIN = MIB // 2
 """Small batches that are there already go out together, up to about this size."""
-SENT_BYTES_MAX = 4 * MIB
+SENT_BYTES_MAX = MIB
 """Larger ones go out in slices, so that a slow reader holds no more."""
 QUIET_SECONDS = 1.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
