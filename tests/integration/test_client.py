@@ -181,7 +181,7 @@ def test_a_reader_that_takes_nothing_holds_no_memory_and_nobody_up(
     for reader in slow:
         next(reader)
     pause(1)
-    assert memory(server) - before < 300 * MIB  # of 1,920 MiB that they are to have
+    assert memory(server) - before < 20 * 3 * 8 * MIB  # each holds a batch or two of the twelve that it is to have
     other = remote.topic("/default/quick")
     for number in range(20):
         assert other.publish("x") == number

@@ -99,4 +99,6 @@ class RemoteSubscription(Iterator[Message]):
                 self._writer, self._reader = writer, reader
             reader.read_chunk()
         except (*FAILURES, StopIteration) as error:
+            with self._guard:
+                self._end()
             raise self._connection.error_of(error) from None
