@@ -34,7 +34,7 @@ from frazil.log.recovery import Recovered, Torn
 from frazil.log.retention import removable
 from frazil.log.segment import Segment, SegmentWriter, SyncFailed
 from frazil.log.segment_reader import first_time_us
-from frazil.log.single import SINGLE_BYTES_MAX, single_message
+from frazil.log.small import is_small, small_batch
 from frazil.log.tail import Tail
 
 _RETRY_AFTER_MS = 10
@@ -265,10 +265,8 @@ class TopicLog:
     def _encoded(self, group: list[Part], time_us: int) -> pa.Buffer:
         """Nothing has touched the file yet: what fails here (no memory) fails this group alone."""
         try:
-            if len(group) == 1 and len(group[0].messages) == 1:
-                payload, key, attributes, origin = group[0].messages[0]
-                if key is None and attributes is None and origin is None and len(payload) <= SINGLE_BYTES_MAX:
-                    return pa.py_buffer(single_message(payload, time_us, time_us))
+            if len(group) == 1 and is_small(group[0]):
+                return pa.py_buffer(small_batch(group[0].messages, time_us))
             rows = [part.rows(self.schema, time_us) for part in group]
             return joined(rows).serialize()
         except (pa.ArrowException, MemoryError) as error:
