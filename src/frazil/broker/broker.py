@@ -17,6 +17,7 @@ from frazil.broker.consumer import Consumer, Stream
 from frazil.broker.cursor import Cursor
 from frazil.broker.dead_letters import dead_letter, dead_letter_topic
 from frazil.broker.live import LiveSubscription
+from frazil.broker.places import PlaceKeeper
 from frazil.broker.progress import ProgressKeeper, restored
 from frazil.broker.records import (
     CONSUMERS,
@@ -79,6 +80,7 @@ class Broker:
         self._clock = clock
         self._progress = ProgressKeeper(self._records, settings.progress_flush_ms)
         self._topics: dict[TopicName, BrokerTopic] = {}
+        self._places = PlaceKeeper(self._topics.values, self._placed)
         self._producers: dict[int, Producer] = {}
         self._consumers: dict[int, _Place] = {}
         self._making = asyncio.Lock()
@@ -105,6 +107,7 @@ class Broker:
                     self._add_consumer(found, subscription, Consumer(consumer, int(known["id"]), known["key_filters"]))
             subscription.start()
         self._progress.start()
+        self._places.start()
 
     def end_streams(self) -> None:
         """No new work; what is on its way is answered still."""
@@ -116,6 +119,7 @@ class Broker:
     async def close(self) -> None:
         """Cursors are stored."""
         self.end_streams()
+        await self._places.close()
         for topic in self._topics.values():
             await topic.close()
         await self._progress.close()
@@ -283,6 +287,9 @@ class Broker:
             lambda changed: self._progress.moved(key, changed.cursor),
             lambda subscription, delivery, reason: self._poisoned(topic, subscription, delivery, reason),
         )  # fmt: skip
+
+    def _placed(self, topic: BrokerTopic, subscription: Subscription) -> None:
+        self._progress.moved(progress_key(subscription.name, topic.name), subscription.cursor)
 
     def _add_consumer(
         self, topic: BrokerTopic, subscription: Subscription | LiveSubscription, consumer: Consumer
