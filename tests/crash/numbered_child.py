@@ -7,6 +7,7 @@ the next process can send the very same batch. `start` says for each producer wh
 
 from __future__ import annotations
 
+import os
 import queue
 import random
 import threading
@@ -55,6 +56,15 @@ def produce(topic: frazil.Topic, producer: str, epoch: int, number: int) -> None
             waiting += 1
 
 
+def produce_or_end(topic: frazil.Topic, producer: str, epoch: int, number: int) -> None:
+    try:
+        produce(topic, producer, epoch, number)
+    except BaseException as error:  # noqa: BLE001 - the parent process wants to know of any
+        say("error", repr(error).replace("\n", " "))
+    finally:
+        os._exit(1)
+
+
 def publish(folder: str, sync_mode: str, start: str) -> None:
     topic = frazil.open(settings(folder, sync_mode)).topic(TOPIC)
     threads = []
@@ -67,7 +77,7 @@ def publish(folder: str, sync_mode: str, start: str) -> None:
         else:
             state = topic.producer_state(producer) or ProducerState(-1, 0)
         say("state", producer, state.epoch, state.next_sequence)
-        threads.append(threading.Thread(target=produce, args=(topic, producer, epoch, int(number))))
+        threads.append(threading.Thread(target=produce_or_end, args=(topic, producer, epoch, int(number))))
     for thread in threads:
         thread.start()
     for thread in threads:
