@@ -38,10 +38,13 @@ from frazil.core.errors import (
     Overloaded,
     OwnerUnreachable,
     PartitioningDiffers,
+    ProducerFenced,
     RevisionCompacted,
     RowsMissing,
     SchemaMismatch,
     SchemaNotFound,
+    SequenceForgotten,
+    SequenceGap,
     SparkUnavailable,
     SubjectMismatch,
     SubscriptionTaken,
@@ -56,6 +59,7 @@ from frazil.core.errors import (
 )
 from frazil.core.offsets import OffsetRange
 from frazil.core.rows import Message
+from frazil.core.sequences import ProducerState, Sent
 from frazil.core.settings import RetentionSettings, Settings, SyncMode, WalSettings
 from frazil.log.publishing import Outgoing
 from frazil.log.storage import Storage
@@ -95,6 +99,8 @@ __all__ = [
     "Overloaded",
     "OwnerUnreachable",
     "PartitioningDiffers",
+    "ProducerFenced",
+    "ProducerState",
     "ReadOnlyStats",
     "ReadOnlyStorage",
     "ReadOnlyTopic",
@@ -103,6 +109,9 @@ __all__ = [
     "RowsMissing",
     "SchemaMismatch",
     "SchemaNotFound",
+    "Sent",
+    "SequenceForgotten",
+    "SequenceGap",
     "Settings",
     "SparkUnavailable",
     "Storage",

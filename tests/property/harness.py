@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from frazil import RetentionSettings, Settings, Storage, SyncMode, Topic, WalSettings
+from frazil import RetentionSettings, Sent, Settings, Storage, SyncMode, Topic, WalSettings
 from frazil.log.storage import open_storage
 from frazil.testing import FakeClock, FaultyDisk, PowerCut
 
@@ -150,13 +150,14 @@ def publish_one_more(storage: Storage, name: str, expected: TopicModel) -> None:
     expected.durable = topic.stats().durable_end
 
 
-def publish_values(topic: Topic, values: list[bytes]) -> int:
+def publish_values(topic: Topic, values: list[bytes], sent: Sent | None = None) -> int:
     if topic.schema is None:
-        return topic.publish(values[0]) if len(values) == 1 else topic.publish_many(values).start
+        one = len(values) == 1 and sent is None
+        return topic.publish(values[0]) if one else topic.publish_many(values, sent=sent).start
     columns = {"value": pa.array(values, pa.binary())}
     if "more" in topic.schema.names:
         columns["more"] = pa.array(range(len(values)), pa.int64())
-    return topic.publish_many(pa.record_batch(columns, schema=topic.schema)).start
+    return topic.publish_many(pa.record_batch(columns, schema=topic.schema), sent=sent).start
 
 
 def opened(disk: FaultyDisk, settings: Settings, clock: FakeClock) -> Storage:

@@ -29,13 +29,26 @@ from harness import (
 from hypothesis import settings, stateful
 from hypothesis import strategies as st
 
-from frazil import FrazilError, LogFailed, RetentionSettings, Settings, Storage, SyncMode, TryLater
+from frazil import (
+    FrazilError,
+    LogFailed,
+    ProducerState,
+    RetentionSettings,
+    Sent,
+    Settings,
+    Storage,
+    SyncMode,
+    TryLater,
+)
 
 KIB = 1024
 NAMES = ["/a/one", "/a/two", "/b/typed"]
 TYPED = "/b/typed"
 
+PRODUCERS = ["p", "q"]
+
 names = st.sampled_from(NAMES)
+producers = st.sampled_from(PRODUCERS)
 seeds = st.integers(0, 2**32 - 1)
 sizes = st.sampled_from([0, 10, 900, 4 * KIB, 9 * KIB, 30 * KIB, 70 * KIB])
 moments = st.integers(0, 12)
@@ -50,6 +63,9 @@ class LogMachine(stateful.RuleBasedStateMachine):
         self.clock = FakeClock()
         self.storage: Storage | None = None
         self.count = 0
+        self.sender_of: dict[bytes, str] = {}
+        self.last_sent: dict[tuple[str, str], tuple[str, int, list[bytes]]] = {}
+        self.epochs: dict[tuple[str, str], int] = {}
         self._excepthook = threading.excepthook
         threading.excepthook = self._ignore_power_cuts
 
@@ -86,12 +102,12 @@ class LogMachine(stateful.RuleBasedStateMachine):
         groups = [self._new_group(1 + number % 2, size) for number in range(publishers)]
         self._attempt(lambda storage: self._publish_at_once(storage, name, groups))
 
-    def _publish(self, storage: Storage, name: str, group: list[bytes]) -> None:
+    def _publish(self, storage: Storage, name: str, group: list[bytes], sent: Sent | None = None) -> None:
         topic = self._topic(storage, name)
         expected = self.model[name]
         expected.pending.append(group)
         try:
-            first = publish_values(topic, group)
+            first = publish_values(topic, group, sent)
         except TryLater:
             expected.pending.remove(group)  # 'nothing was written': it may never come up
             raise
@@ -137,6 +153,66 @@ class LogMachine(stateful.RuleBasedStateMachine):
             self.count += 1
             group.append(b"%d." % self.count + random.Random(self.count).randbytes(size))
         return group
+
+    # --- numbered by their producers
+
+    @stateful.rule(name=names, producer=producers, count=st.integers(1, 4), size=sizes)
+    def publish_numbered(self, name: str, producer: str, count: int, size: int) -> None:
+        group = self._new_group(count, size)
+        self.sender_of |= dict.fromkeys(group, producer)
+        self._attempt(lambda storage: self._publish_numbered(storage, name, producer, group))
+
+    def _publish_numbered(self, storage: Storage, name: str, producer: str, group: list[bytes]) -> None:
+        topic = self._topic(storage, name)
+        state = topic.producer_state(producer) or ProducerState(0, 0)
+        sent = Sent(producer, state.epoch, state.next_sequence)
+        self.last_sent[name, producer] = (topic.log.log_id, sent.sequence, group)
+        self._publish(storage, name, group, sent)
+
+    @stateful.rule(name=names, producer=producers)
+    def send_again(self, name: str, producer: str) -> None:
+        """The client did not get the answer, or so it thinks; it may even have restarted meanwhile."""
+        if name in self.model:
+            self._attempt(lambda storage: self._send_again(storage, name, producer))
+
+    def _send_again(self, storage: Storage, name: str, producer: str) -> None:
+        topic, expected = storage.topic(name), self.model[name]
+        log_id, sequence, group = self.last_sent.get((name, producer), ("", 0, []))
+        state = topic.producer_state(producer)
+        if log_id != topic.log.log_id or state is None:
+            return
+        sent = Sent(producer, state.epoch, sequence)
+        if sequence == state.next_sequence:
+            self._publish(storage, name, group, sent)
+        elif sequence > state.next_sequence:
+            assert self.mode is not SyncMode.ALWAYS, "a batch that came before this one is lost"
+        else:
+            end = topic.log.written_end
+            assert publish_values(topic, group, sent) == expected.rows.index(group[0]), "not where it was"
+            assert topic.log.written_end == end, "stored twice"
+
+    @stateful.rule(name=names, producer=producers)
+    def take_a_name(self, name: str, producer: str) -> None:
+        def act(storage: Storage) -> None:
+            topic = storage.topic(name)
+            before = self.epochs.get((topic.log.log_id, producer), -1)
+            state = topic.open_producer(producer)
+            assert state.epoch > before, "an epoch was given twice"
+            self.epochs[topic.log.log_id, producer] = state.epoch
+
+        if name in self.model:
+            self._attempt(act)
+
+    @stateful.invariant()
+    def producers_are_counted_as_their_rows_are(self) -> None:
+        for topic in self.storage.opened_topics() if self.storage else []:
+            expected = self.model.get(topic.name)
+            if expected is None or not expected.certain or expected.pending or topic.log.failed:
+                continue
+            for producer in PRODUCERS:
+                state = topic.producer_state(producer)
+                count = sum(self.sender_of.get(row) == producer for row in expected.rows)
+                assert (state.next_sequence if state else 0) == count
 
     # --- topics
 

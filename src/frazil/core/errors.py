@@ -19,6 +19,9 @@ FrazilError
 ├── TopicDiffers            ask for what it is, or use another name
 ├── SubscriptionTaken       use the consumer's name that has it, or another subscription
 ├── SchemaNotFound          register it, or mend the subject or version
+├── ProducerFenced          another client has taken the producer's name; stop, or take it anew
+├── SequenceGap             send from the expected sequence on; nothing was written
+├── SequenceForgotten       whether the batch is stored is not known any more; look, then take the name anew
 ├── TryLater                the same call may succeed later; nothing was written
 │   ├── UnknownClient
 │   ├── Overloaded
@@ -86,22 +89,16 @@ class MessageTooLarge(InvalidInput):
     code = "message_too_large"
 
     def __init__(self, size_bytes: int, limit_bytes: int) -> None:
-        super().__init__(
-            f"the message has {size_bytes} bytes, more than message_bytes_max = {limit_bytes}",
-            size_bytes=size_bytes,
-            limit_bytes=limit_bytes,
-        )
+        what = f"the message has {size_bytes} bytes, more than message_bytes_max = {limit_bytes}"
+        super().__init__(what, size_bytes=size_bytes, limit_bytes=limit_bytes)
 
 
 class BatchTooLarge(InvalidInput):
     code = "batch_too_large"
 
     def __init__(self, size_bytes: int, limit_bytes: int) -> None:
-        super().__init__(
-            f"the batch has {size_bytes} bytes, more than batch_bytes_max = {limit_bytes}; send it in smaller batches",
-            size_bytes=size_bytes,
-            limit_bytes=limit_bytes,
-        )
+        what = f"the batch has {size_bytes} bytes, more than batch_bytes_max = {limit_bytes}"
+        super().__init__(f"{what}; send it in smaller batches", size_bytes=size_bytes, limit_bytes=limit_bytes)
 
 
 class SchemaMismatch(InvalidInput):
@@ -121,13 +118,8 @@ class IncompatibleSchema(InvalidInput):
     code = "incompatible_schema"
 
     def __init__(self, subject: str, version: int, mode: str, reasons: list[str]) -> None:
-        super().__init__(
-            f"the schema does not fit version {version} of {subject} (compatibility {mode}): {'; '.join(reasons)}",
-            subject=subject,
-            version=version,
-            mode=mode,
-            reasons=reasons,
-        )
+        what = f"the schema does not fit version {version} of {subject} (compatibility {mode}): {'; '.join(reasons)}"
+        super().__init__(what, subject=subject, version=version, mode=mode, reasons=reasons)
 
 
 class SubjectMismatch(InvalidInput):
@@ -164,13 +156,8 @@ class OffsetOutOfRange(InvalidInput):
     code = "offset_out_of_range"
 
     def __init__(self, topic: str, offset: int, first: int, end: int) -> None:
-        super().__init__(
-            f"{topic} has offsets {first} up to {end}, not {offset}",
-            topic=topic,
-            offset=offset,
-            first=first,
-            end=end,
-        )
+        what = f"{topic} has offsets {first} up to {end}, not {offset}"
+        super().__init__(what, topic=topic, offset=offset, first=first, end=end)
 
 
 class TopicNotFound(FrazilError):
@@ -234,6 +221,38 @@ class SchemaNotFound(FrazilError):
         )
 
 
+class ProducerFenced(FrazilError):
+    """A name has one client at a time: the last that took it."""
+
+    code = "producer_fenced"
+
+    def __init__(self, topic: str, producer: str, epoch: int, current: int) -> None:
+        what = f"another client has the name (epoch {current}, this is {epoch}); stop, or take it with open_producer"
+        fields = {"topic": topic, "producer": producer, "epoch": epoch, "current": current}
+        super().__init__(f"producer {producer!r} of {topic}: {what}", **fields)
+
+
+class SequenceGap(FrazilError):
+    code = "sequence_gap"
+
+    def __init__(self, topic: str, producer: str, sequence: int, expected: int) -> None:
+        what = f"the next sequence is {expected}, not {sequence}; send the rows from {expected} on first"
+        fields = {"topic": topic, "producer": producer, "sequence": sequence, "expected": expected}
+        super().__init__(f"producer {producer!r} of {topic}: {what}", **fields)
+
+
+class SequenceForgotten(FrazilError):
+    """Neither new nor known to be the same as before: whether to store it is not for the log to guess."""
+
+    code = "sequence_forgotten"
+
+    def __init__(self, topic: str, producer: str, sequence: int, expected: int) -> None:
+        what = f"no batch of this size at sequence {sequence} is remembered, and the next is {expected}"
+        advice = "look whether its rows are stored, then go on from open_producer"
+        fields = {"topic": topic, "producer": producer, "sequence": sequence, "expected": expected}
+        super().__init__(f"producer {producer!r} of {topic}: {what}; {advice}", **fields)
+
+
 class TryLater(FrazilError):
     """Nothing was written; the same call may succeed later."""
 
@@ -255,12 +274,8 @@ class Overloaded(TryLater):
     code = "overloaded"
 
     def __init__(self, queue: str, limit_bytes: int, retry_after_ms: int) -> None:
-        super().__init__(
-            f"the {queue} queue is full ({limit_bytes} bytes); try again in {retry_after_ms} ms",
-            queue=queue,
-            limit_bytes=limit_bytes,
-            retry_after_ms=retry_after_ms,
-        )
+        what = f"the {queue} queue is full ({limit_bytes} bytes); try again in {retry_after_ms} ms"
+        super().__init__(what, queue=queue, limit_bytes=limit_bytes, retry_after_ms=retry_after_ms)
 
 
 class DiskFull(TryLater):
@@ -412,13 +427,8 @@ class TableDamaged(TableRefused):
     code = "table_damaged"
 
     def __init__(self, topic: str, table: str, offset: int, reason: str) -> None:
-        super().__init__(
-            f"{table} cannot be read at offset {offset} of {topic}: {reason}",
-            topic=topic,
-            table=table,
-            offset=offset,
-            reason=reason,
-        )
+        what = f"{table} cannot be read at offset {offset} of {topic}: {reason}"
+        super().__init__(what, topic=topic, table=table, offset=offset, reason=reason)
 
 
 class FolderInUse(FrazilError):
@@ -461,12 +471,8 @@ class CorruptLog(FrazilError):
     code = "corrupt_log"
 
     def __init__(self, path: str, position: int, reason: str) -> None:
-        super().__init__(
-            f"{path} is corrupt at byte {position}: {reason}; see `frazil log check`",
-            path=path,
-            position=position,
-            reason=reason,
-        )
+        what = f"{path} is corrupt at byte {position}: {reason}; see `frazil log check`"
+        super().__init__(what, path=path, position=position, reason=reason)
 
 
 class Closed(FrazilError):

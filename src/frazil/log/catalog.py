@@ -15,15 +15,16 @@ import base64
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from frazil.core.disk import Disk, Entry
-from frazil.core.errors import CorruptLog, DiskFull, InvalidName
+from frazil.core.errors import CorruptLog, DiskFull, InvalidInput, InvalidName
 from frazil.core.names import TopicName
+from frazil.core.sequences import Sent
 from frazil.core.settings import RetentionSettings
 from frazil.log.records import read_record, write_record
 from frazil.log.segment import SUFFIX
@@ -44,6 +45,8 @@ class TopicRecord:
     retention: RetentionSettings | None
     first_offset: int = 0
     """Where the log begins; raised before retention removes what is below, so that a lost segment is told apart."""
+    epochs: Mapping[str, int] = field(default_factory=dict)
+    """Of producers whose names were taken: an older client must not get its name back by a crash."""
 
     @classmethod
     def new(
@@ -60,6 +63,9 @@ class TopicRecord:
     def with_first_offset(self, first_offset: int) -> TopicRecord:
         return replace(self, first_offset=first_offset)
 
+    def with_epochs(self, epochs: Mapping[str, int]) -> TopicRecord:
+        return replace(self, epochs=epochs)
+
     def as_content(self) -> dict[str, Any]:
         schema = None if self.schema is None else base64.b64encode(self.schema.serialize()).decode()
         retention = None if self.retention is None else self.retention.model_dump()
@@ -70,6 +76,7 @@ class TopicRecord:
             "schema": schema,
             "retention": retention,
             "first_offset": self.first_offset,
+            **({"epochs": dict(self.epochs)} if self.epochs else {}),
         }
 
     @classmethod
@@ -84,8 +91,9 @@ class TopicRecord:
                 None if schema is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(schema))),
                 None if retention is None else RetentionSettings(**retention),
                 int(content["first_offset"]),
+                {name: Sent(name, epoch, 0).epoch for name, epoch in content.get("epochs", {}).items()},
             )
-        except (KeyError, ValueError, TypeError, InvalidName, pa.ArrowException, OSError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError, InvalidInput, pa.ArrowException, OSError) as error:
             raise CorruptLog(str(path), 0, f"not a topic record ({error})") from None
 
 
@@ -184,6 +192,20 @@ class TopicCatalog:
             for entry in self._disk.list(trash / folder.name):
                 self._disk.remove(trash / folder.name / entry.name)
             self._disk.remove_folder(trash / folder.name)
+
+
+class TopicRecorder:
+    """Changes to the record of one topic, each durable when it returns, for the log that must not forget them."""
+
+    def __init__(self, catalog: TopicCatalog, name: TopicName) -> None:
+        self._catalog = catalog
+        self._name = name
+
+    def record_first(self, offset: int) -> None:
+        self._catalog.update(self._name, lambda record: record.with_first_offset(offset))
+
+    def record_epochs(self, epochs: Mapping[str, int]) -> None:
+        self._catalog.update(self._name, lambda record: record.with_epochs(epochs))
 
 
 def topic_folder(folder: Path, name: TopicName) -> Path:

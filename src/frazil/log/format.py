@@ -32,11 +32,15 @@ MARK_BYTES = HEADER_BYTES + len(MARK_PAYLOAD)
 
 _HEADER = struct.Struct("<QII")
 _COVERED = struct.Struct("<QI")
+_LENGTH = struct.Struct("<I")
 _ARROW_REFUSES = (pa.ArrowException, OSError, ValueError, EOFError, MemoryError)
 _KEY_VERSION = b"frazil.format"
 _KEY_LOG_ID = b"frazil.log"
 _KEY_TOPIC = b"frazil.topic"
 _KEY_SYNC_MODE = b"frazil.sync_mode"
+_KEY_PRODUCERS = b"frazil.producers"
+_KEY_SENT = b"frazil.sent"
+_ROOM_FOR_KEY_BYTES = 256
 
 
 class Frame(NamedTuple):
@@ -79,16 +83,30 @@ def pack_mark(offset: int) -> bytes:
     return pack_header(offset, MARK_PAYLOAD) + MARK_PAYLOAD
 
 
-def pack_head(offset: int, head: SegmentHead) -> bytes:
-    """The schema frame, which makes a segment explain itself."""
+def pack_head(offset: int, head: SegmentHead, producers: bytes = b"") -> bytes:
+    """The schema frame, which makes a segment explain itself, with the table of producers if there are any."""
     metadata = {
         _KEY_VERSION: str(FORMAT_VERSION).encode(),
         _KEY_LOG_ID: head.log_id.encode(),
         _KEY_TOPIC: head.topic.encode(),
         _KEY_SYNC_MODE: head.sync_mode.value.encode(),
     }
+    if producers:
+        metadata[_KEY_PRODUCERS] = producers
     payload = head.schema.with_metadata(metadata).serialize()
     return pack_header(offset, payload) + bytes(payload)
+
+
+def pack_rows(rows: pa.RecordBatch, sent: bytes = b"") -> pa.Buffer:
+    """A batch as one Arrow message; what is to be said of its producers stands in the message's own metadata."""
+    if not sent:
+        return rows.serialize()
+    schema_bytes = rows.schema.serialize().size
+    room = pa.allocate_buffer(schema_bytes + pa.ipc.get_record_batch_size(rows) + len(sent) + _ROOM_FOR_KEY_BYTES)
+    sink = pa.FixedSizeBufferWriter(room)
+    writer = pa.ipc.new_stream(sink, rows.schema)  # writes the schema first, which is in the head already
+    writer.write_batch(rows, custom_metadata={_KEY_SENT: sent})
+    return room.slice(schema_bytes, sink.tell() - schema_bytes)
 
 
 def frame_claim(data: memoryview, at: int) -> tuple[int, int]:
@@ -135,6 +153,12 @@ def unpack_head(path: str, frame: Frame) -> SegmentHead:
         raise CorruptLog(path, frame.position, f"the schema frame lacks a valid {error}") from None
 
 
+def producers_text(frame: Frame) -> bytes:
+    """The table of producers in a schema frame that was found good; nothing if it has none."""
+    schema = pa.ipc.read_schema(pa.py_buffer(frame.payload))
+    return bytes((schema.metadata or {}).get(_KEY_PRODUCERS, b""))
+
+
 def check_owner(path: str, head: SegmentHead, log_id: str) -> None:
     """A file of another log may fit in every other way."""
     if head.log_id != log_id:
@@ -151,6 +175,20 @@ def unpack_batch(path: str, frame: Frame, schema: pa.Schema) -> pa.RecordBatch:
     if batch.num_rows == 0:
         raise CorruptLog(path, frame.position, "the frame holds no rows")
     return batch
+
+
+def sent_text(path: str, frame: Frame, schema: pa.Schema) -> bytes:
+    """What a batch frame that was found good says of its producers; nothing as a rule, and that is quick to see."""
+    start = len(MARK_PAYLOAD)
+    (metadata_bytes,) = _LENGTH.unpack_from(frame.payload, start - _LENGTH.size)
+    if _KEY_SENT not in bytes(frame.payload[start : start + metadata_bytes]):
+        return b""
+    try:
+        stream = pa.ipc.open_stream(pa.py_buffer(schema.serialize().to_pybytes() + frame.payload))
+        metadata = stream.read_next_batch_with_custom_metadata().custom_metadata
+    except (*_ARROW_REFUSES, StopIteration) as error:
+        raise CorruptLog(path, frame.position, f"the frame's metadata cannot be read ({error})") from None
+    return b"" if metadata is None else bytes(metadata.get(_KEY_SENT, b""))
 
 
 def find_frames(data: memoryview, start: int, position: int, offset_min: int) -> list[Frame]:

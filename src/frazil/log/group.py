@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from frazil.core.errors import FrazilError
 from frazil.core.rows import Origin, message_batch, with_append_time
+from frazil.core.sequences import Sent
 from frazil.core.settings import MIB
 
 GROUP_BYTES_MAX = 4 * MIB
 """A group is closed at this size; a larger single batch is a group of its own."""
+
+_SENT_BYTES = 64
+"""What the numbers of a batch take in its frame, besides the name of its producer."""
 
 Notify = Callable[["Part"], None]
 """Told, from whatever thread, when a part is settled; its `tokens` say for whom."""
@@ -92,6 +96,30 @@ class Part:
         return self.first_offset + index
 
 
+class SentPart(Part):
+    """A batch that its producer numbered. The same batch, sent again while this one waits, gets the same answer."""
+
+    __slots__ = ("_echoes", "sent")
+
+    def __init__(self, notify: Notify | None, batch: pa.RecordBatch, size_bytes: int, sent: Sent) -> None:
+        super().__init__(notify, batch, size_bytes + len(sent.producer.encode()) + _SENT_BYTES)
+        self.sent = sent
+        self._echoes: list[Part] = []
+
+    def echo(self, part: Part) -> None:
+        """Settle another part as this one is, now or then."""
+        with self._guard:
+            if not self.done:
+                self._echoes.append(part)
+                return
+        part.settle(self.first_offset, self.error)
+
+    def settle(self, first_offset: int, error: FrazilError | None) -> None:
+        super().settle(first_offset, error)
+        for part in self._echoes:  # none comes any more: from now on `echo` sees that this one is done
+            part.settle(first_offset, error)
+
+
 def resolve_futures(part: Part) -> None:
     """For callers on an event loop, whose tokens are futures; on that loop.
 
@@ -132,6 +160,11 @@ class GroupQueue:
 
     def add(self, part: Part) -> None:
         self._parts.append(part)
+
+    def remove(self, parts: Sequence[Part]) -> None:
+        """Take out parts that can no longer be stored."""
+        self._parts = [part for part in self._parts if part not in parts]
+        self.size_bytes -= sum(part.size_bytes for part in parts)
 
     def take_group(self) -> list[Part]:
         """The parts of the next frame: as many as fit, at least one."""

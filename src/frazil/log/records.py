@@ -53,6 +53,16 @@ def needs_room(path: Path) -> Iterator[None]:
         raise DiskFull(str(path), error.strerror or str(error)) from error
 
 
+@contextlib.contextmanager
+def room_can_wait() -> Iterator[None]:
+    """A disk without room must not keep expired segments: removing them is what makes room."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+
+
 def read_record(disk: Disk, path: Path) -> dict[str, Any] | None:
     """The content, None if there is no such file, or `CorruptLog` if it is not what was written."""
     try:

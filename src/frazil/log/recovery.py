@@ -28,10 +28,13 @@ from frazil.log.format import (
     SegmentHead,
     check_owner,
     find_frames,
+    producers_text,
+    sent_text,
     unpack_batch,
     unpack_frame,
     unpack_head,
 )
+from frazil.log.producers import BadProducers, Producers, sent_from_text
 from frazil.log.records import needs_room, write_new
 from frazil.log.segment import SUFFIX, Segment
 from frazil.log.segment_reader import FrameStream, append_times_us
@@ -57,6 +60,7 @@ class Recovered:
     last_time_us: int
     torn: Torn | None
     removed_bytes: int
+    producers: Producers
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,7 @@ class Scan:
     sealed: bool
     unsure_position: int
     """What is before it was synced before what is behind it was written."""
+    producers: Producers
 
 
 def recover(disk: Disk, folder: Path, log_id: str, first_offset: int, end_min: int) -> Recovered:
@@ -86,7 +91,7 @@ def recover(disk: Disk, folder: Path, log_id: str, first_offset: int, end_min: i
         if end_min > 0:
             raise CorruptLog(str(folder), 0, f"no segment is left, but rows up to offset {end_min} were acknowledged")
         disk.sync_folder(folder)
-        return Recovered([], None, 0, 0, None, 0)
+        return Recovered([], None, 0, 0, None, 0, Producers())
     for segment in segments:
         segment.log_id = log_id
     for segment, following in itertools.pairwise(segments):
@@ -101,7 +106,7 @@ def recover(disk: Disk, folder: Path, log_id: str, first_offset: int, end_min: i
     last.last_time_us = scan.last_time_us
     if scan.last_time_us == 0 and len(segments) > 1:  # a fresh segment has no row yet: the one before it tells
         last.last_time_us = _last_time_us(disk, segments[-2], log_id)
-    return Recovered(segments, scan.head, scan.end, last.last_time_us, torn, removed_bytes)
+    return Recovered(segments, scan.head, scan.end, last.last_time_us, torn, removed_bytes, scan.producers)
 
 
 def check_beginning(folder: Path, segments: Sequence[Segment], first_offset: int) -> None:
@@ -183,7 +188,7 @@ def scan_segment(file: File, segment: Segment, log_id: str) -> tuple[Scan, memor
     """Read a segment from its beginning as far as it is good; also gives the bytes from there on."""
     path = str(segment.path)
     frames = FrameStream(file)
-    head = _scan_head(path, frames, segment.base, log_id)
+    head, producers = _scan_head(path, frames, segment.base, log_id)
     end, last_time_us, sealed = segment.base, 0, False
     unsure_position = frames.position
     bad: str | None = None
@@ -205,16 +210,17 @@ def scan_segment(file: File, segment: Segment, log_id: str) -> tuple[Scan, memor
             rows = unpack_batch(path, frame, head.schema)
             last_time_us = _times_in_order(path, frame, rows, last_time_us)
             segment.first_time_us = segment.first_time_us or int(append_times_us(rows)[0])
+            _replay(path, frame, rows, producers)
             segment.note(frame.offset, position)
             end = frame.offset + rows.num_rows
     frames.position = position
     rest = frames.rest()
     if bad is None and any_bytes(rest):
         bad = "bytes follow that are no frame"
-    return Scan(head, end, position, last_time_us, bad, sealed, unsure_position), rest
+    return Scan(head, end, position, last_time_us, bad, sealed, unsure_position, producers), rest
 
 
-def _scan_head(path: str, frames: FrameStream, base: int, log_id: str) -> SegmentHead:
+def _scan_head(path: str, frames: FrameStream, base: int, log_id: str) -> tuple[SegmentHead, Producers]:
     """The schema frame was durable before the file had its name, so a bad one is never a torn tail."""
     try:
         frame = frames.next()
@@ -226,7 +232,23 @@ def _scan_head(path: str, frames: FrameStream, base: int, log_id: str) -> Segmen
         raise CorruptLog(path, 0, f"the file begins at offset {frame.offset}, not where its name says")
     head = unpack_head(path, frame)
     check_owner(path, head, log_id)
-    return head
+    try:
+        text = producers_text(frame)
+        return head, Producers.from_text(text, base) if text else Producers()
+    except BadProducers as error:
+        raise CorruptLog(path, 0, str(error)) from None
+
+
+def _replay(path: str, frame: Frame, rows: pa.RecordBatch, producers: Producers) -> None:
+    """What the frame says of its producers comes on top of what is known."""
+    text = sent_text(path, frame, rows.schema)
+    if not text:
+        return
+    try:
+        for row, count, sent in sent_from_text(text, rows.num_rows):
+            producers.replay(sent, count, frame.offset + row)
+    except BadProducers as error:
+        raise CorruptLog(path, frame.position, str(error)) from None
 
 
 def any_bytes(data: memoryview) -> bool:

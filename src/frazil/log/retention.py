@@ -1,11 +1,16 @@
-"""Which segments may go. A pure decision: `TopicLog.maintain` acts on it."""
+"""Which segments may go, which is a pure decision, and how they go. `TopicLog.maintain` acts on it."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Sequence
 
+from frazil.core.disk import Disk
 from frazil.core.settings import RetentionSettings
+from frazil.log.budget import DiskBudget
 from frazil.log.segment import Segment
+from frazil.log.segment_reader import first_time_us
 
 
 def removable(
@@ -33,3 +38,32 @@ def removable(
         going.append(segment)
         total_bytes -= segment.used_bytes
     return going
+
+
+def learn_times(disk: Disk, segments: Sequence[Segment], last_time_us: int) -> None:
+    """After a restart the ages of older segments are not known: the next one's first row bounds each."""
+    for segment, following in itertools.pairwise(segments):
+        if segment.last_time_us is None:
+            segment.last_time_us = first_time_us(disk, following) or last_time_us
+
+
+class Removal:
+    """Segments on their way out, oldest first; a removal that fails is tried again."""
+
+    def __init__(self, disk: Disk, budget: DiskBudget) -> None:
+        self._disk = disk
+        self._budget = budget
+        self.going: list[Segment] = []
+
+    def finish(self) -> int:
+        """Each is durably gone before the next, so that no crash leaves a gap; returns the bytes."""
+        removed_bytes = 0
+        while self.going:
+            segment = self.going[0]
+            with contextlib.suppress(FileNotFoundError):
+                self._disk.remove(segment.path)
+            self._disk.sync_folder(segment.path.parent)
+            self._budget.give_back(segment.allocated_bytes)
+            removed_bytes += segment.allocated_bytes
+            del self.going[0]
+        return removed_bytes

@@ -80,7 +80,14 @@ class SegmentWriter:
 
     @classmethod
     def create(
-        cls, disk: Disk, budget: DiskBudget, folder: Path, base: int, head: SegmentHead, size_max: int
+        cls,
+        disk: Disk,
+        budget: DiskBudget,
+        folder: Path,
+        base: int,
+        head: SegmentHead,
+        size_max: int,
+        producers: bytes = b"",
     ) -> SegmentWriter:
         """A new segment. Its name appears only with a durable schema frame behind it, and before any row."""
         path = segment_path(folder, base)
@@ -88,7 +95,7 @@ class SegmentWriter:
         unnamed = path.with_name(path.name + NEW_SUFFIX)
         writer._file = _created(disk, unnamed)
         try:
-            writer._write([pack_head(base, head)], allocate=False)
+            writer._write([pack_head(base, head, producers)], allocate=False)
             writer.sync()
             disk.rename(unnamed, path)
             disk.sync_folder(folder)
@@ -104,6 +111,10 @@ class SegmentWriter:
 
     def fits(self, payload_bytes: int) -> bool:
         return self.segment.used_bytes + HEADER_BYTES + payload_bytes + MARK_BYTES <= self.size_max
+
+    def is_old(self, age_ms: int | None, now_us: int) -> bool:
+        first_us = self.segment.first_time_us
+        return age_ms is not None and first_us is not None and now_us - first_us >= age_ms * 1_000
 
     def append(self, offset: int, payload: Buffer, *, after_mark: bool) -> int:
         """Write one frame, and a mark before it if asked; returns the frame's position. Nothing is synced yet."""

@@ -20,7 +20,7 @@ from frazil.core.rows import check_change, check_own_schema
 from frazil.core.settings import RetentionSettings, Settings
 from frazil.log.budget import DiskBudget
 from frazil.log.cache import ReplayCache
-from frazil.log.catalog import TopicCatalog, TopicRecord
+from frazil.log.catalog import TopicCatalog, TopicRecord, TopicRecorder
 from frazil.log.context import LogContext, OpenFiles
 from frazil.log.history import HistoryOf
 from frazil.log.keeper import Keeper
@@ -227,11 +227,9 @@ class Storage:
                 name, recovered.torn.position, recovered.torn.path, recovered.torn.reason, recovered.torn.kept_as,
             )  # fmt: skip
         retention = record.retention or self.settings.wal.retention
-
-        def record_first(offset: int) -> None:
-            self._catalog.update(name, lambda record: record.with_first_offset(offset))
-
-        log = TopicLog(self._context, name, folder, record.log_id, record.schema, retention, recovered, record_first)
+        recovered.producers.raise_epochs(record.epochs)
+        recorder = TopicRecorder(self._catalog, name)
+        log = TopicLog(self._context, name, folder, record.log_id, record.schema, retention, recovered, recorder)
         log.history = self._history_of(log)
         topic = self._topics[name] = Topic(log)
         return topic

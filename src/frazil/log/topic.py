@@ -11,6 +11,7 @@ import pyarrow as pa
 from frazil.core.errors import InvalidInput, SchemaMismatch
 from frazil.core.offsets import OffsetRange
 from frazil.core.rows import Message, Origin, to_messages
+from frazil.core.sequences import ProducerState, Sent, check_producer
 from frazil.log.group import Notify
 from frazil.log.positions import Start, check_end, resolve_start
 from frazil.log.publishing import Outgoing, checked_message, envelope_rows, message_rows, typed_rows
@@ -66,15 +67,27 @@ class Topic:
         self.check_is_message_topic()
         return self._log.append_message(*checked_message(self._context.settings, payload, key, attributes))
 
-    def publish_many(self, messages: Iterable[bytes | str | Outgoing] | pa.RecordBatch) -> OffsetRange:
+    def publish_many(
+        self, messages: Iterable[bytes | str | Outgoing] | pa.RecordBatch, *, sent: Sent | None = None
+    ) -> OffsetRange:
         """Append all or nothing, as one batch, and return its offsets once it is durable.
 
         A typed topic takes a `RecordBatch` of its schema; a message topic takes messages, or a `RecordBatch`
-        with `_payload` and other envelope columns.
+        with `_payload` and other envelope columns. With `sent` the batch is numbered by its producer: the same one
+        sent again is not stored again, and gets the same offsets.
         """
         rows, size = self._rows(messages)
-        first = self._log.append_batch(rows, size)
+        first = self._log.append_batch(rows, size, sent)
         return OffsetRange(first, first + rows.num_rows)
+
+    def open_producer(self, name: str) -> ProducerState:
+        """Take the name of a producer, durably, and learn where it stands; clients that had it are refused."""
+        check_producer(name)
+        return self._log.open_producer(name)
+
+    def producer_state(self, name: str) -> ProducerState | None:
+        """What is remembered of a producer; None if it is not known, or no longer."""
+        return self._log.producer_state(name)
 
     def read(self, start: Start = "earliest", *, end: int | None = None, follow: bool = False) -> MessageReader:
         """Messages from `start` up to `end`, or what is there now; with `follow`, also all that comes."""
@@ -124,10 +137,10 @@ class Topic:
         row, size = checked_message(self._context.settings, payload, key, attributes, origin)
         log.begin_message(row, size, notify, token)
 
-    def begin_publish_many(self, messages: Any, notify: Notify, token: object) -> int:
-        """Returns how many rows were queued."""
+    def begin_publish_many(self, messages: Any, notify: Notify, token: object, sent: Sent | None = None) -> int:
+        """Returns how many rows were queued, or were before where the batch is known already."""
         rows, size = self._rows(messages)
-        self._log.begin_batch(rows, size, notify, token)
+        self._log.begin_batch(rows, size, notify, token, sent)
         return int(rows.num_rows)
 
     @property

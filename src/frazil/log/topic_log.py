@@ -10,12 +10,9 @@ Two locks, always taken in this order: `_io` (the files) before `_guard` (the qu
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,18 +20,21 @@ import pyarrow as pa
 from frazil.core.disk import NO_ROOM
 from frazil.core.errors import Closed, DiskFull, EncodingFailed, FrazilError, LogFailed, Overloaded
 from frazil.core.names import TopicName
-from frazil.core.rows import joined, stored_schema
+from frazil.core.rows import stored_schema
+from frazil.core.sequences import ProducerState, Sent
 from frazil.core.settings import RetentionSettings, SyncMode
 from frazil.log.cache import CachedBatch, TopicCache
+from frazil.log.catalog import TopicRecorder
 from frazil.log.context import LogContext
+from frazil.log.encoding import encoded
 from frazil.log.format import SegmentHead
-from frazil.log.group import GroupQueue, MessageRow, Notify, Part
+from frazil.log.group import GroupQueue, MessageRow, Notify, Part, SentPart
 from frazil.log.history import History
+from frazil.log.records import room_can_wait
 from frazil.log.recovery import Recovered, Torn
-from frazil.log.retention import removable
+from frazil.log.retention import Removal, learn_times, removable
 from frazil.log.segment import Segment, SegmentWriter, SyncFailed
-from frazil.log.segment_reader import first_time_us
-from frazil.log.small import is_small, small_batch
+from frazil.log.sequencer import Sequencer, sent_rows
 from frazil.log.tail import Tail
 
 _RETRY_AFTER_MS = 10
@@ -51,17 +51,18 @@ class TopicLog:
         own_schema: pa.Schema | None,
         retention: RetentionSettings,
         recovered: Recovered,
-        record_first: Callable[[int], None],
+        recorder: TopicRecorder,
     ) -> None:
-        self._context = context
+        self.context = context
         self._folder = folder
-        self._record_first = record_first
+        self._recorder = recorder
         self._io = threading.Lock()
         self._guard = threading.Lock()
         self._queue = GroupQueue()
+        self._sequencer = Sequencer(str(name), recovered.producers)
         self._committing = False
-        self._failed: FrazilError | None = None
-        self._closed = False
+        self.failed: FrazilError | None = None
+        self.closed = False
         self._flush_due = False
         self._leader: int | None = None
         self._drained: threading.Event | None = None
@@ -78,7 +79,7 @@ class TopicLog:
         self.tail = Tail()
         self.history: History | None = None
         self.torn: Torn | None = recovered.torn
-        self._going: list[Segment] = []
+        self._removal = Removal(context.disk, context.budget)
         self.segments: tuple[Segment, ...] = tuple(recovered.segments)
         self.durable_end = recovered.end
         self._head = self._new_head()
@@ -103,18 +104,6 @@ class TopicLog:
         return self.segments[0].base if self.segments else self.visible_end
 
     @property
-    def context(self) -> LogContext:
-        return self._context
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
-    @property
-    def failed(self) -> FrazilError | None:
-        return self._failed
-
-    @property
     def queued_bytes(self) -> int:
         return self._queue.size_bytes
 
@@ -136,10 +125,10 @@ class TopicLog:
             raise
         return part.offset_at(index)
 
-    def append_batch(self, batch: pa.RecordBatch, size: int) -> int:
+    def append_batch(self, batch: pa.RecordBatch, size: int, sent: Sent | None = None) -> int:
         """Append a checked batch without `_append_time` and wait for its first offset."""
         try:
-            part = Part(None, batch, size)
+            part = Part(None, batch, size) if sent is None else SentPart(None, batch, size, sent)
             leads = self._add(part)
             self._commit_groups(until=part) if leads else part.wait()
         except BaseException:
@@ -160,28 +149,45 @@ class TopicLog:
             self._committing = True
         self.commit_in_pool()
 
-    def begin_batch(self, batch: pa.RecordBatch, size: int, notify: Notify, token: object) -> None:
-        part = Part(notify, batch, size)
+    def begin_batch(
+        self, batch: pa.RecordBatch, size: int, notify: Notify, token: object, sent: Sent | None = None
+    ) -> None:
+        part = Part(notify, batch, size) if sent is None else SentPart(notify, batch, size, sent)
         part.tokens.append(token)
         if self._add(part):
             self.commit_in_pool()
 
     def _add(self, part: Part) -> bool:
         """Queue a batch; True says that the caller must see to the commit."""
+        if isinstance(part, SentPart):
+            return self._add_sent(part)
         with self._guard:
             self._admit(part.size_bytes)
             self._queue.add(part)
             return self._lead()
 
+    def _add_sent(self, part: SentPart) -> bool:
+        """Queue a numbered batch, or answer it as the same one was, or will be, answered before."""
+        with self._guard:
+            self._admit(0)
+            original = self._sequencer.original(part.sent, part.count)
+            if original is None:
+                self._admit(part.size_bytes)
+                self._queue.add(part)
+                self._sequencer.queued(part)
+                return self._lead()
+        part.settle(original, None) if isinstance(original, int) else original.echo(part)
+        return False
+
     def commit_in_pool(self) -> None:
-        self._context.pool.submit(self._commit_groups)
+        self.context.pool.submit(self._commit_groups)
 
     def _admit(self, size: int) -> None:
-        if self._failed is not None:
-            raise self._failed
-        if self._closed:
+        if self.failed is not None:
+            raise self.failed
+        if self.closed:
             raise Closed(f"the log of {self.name}")
-        limit = self._context.settings.queue_bytes_max
+        limit = self.context.settings.queue_bytes_max
         if self._queue.size_bytes + size > limit:
             raise Overloaded("append", limit, _RETRY_AFTER_MS)
         self._queue.size_bytes += size
@@ -225,7 +231,8 @@ class TopicLog:
                 payload, synced = self._write_frame(group)
             except BaseException as error:
                 known = error if isinstance(error, FrazilError) else self._fail(f"interrupted by {error!r}")
-                self._context.metrics.failed(count)
+                group += self._taken_out_behind(group)
+                self.context.metrics.failed(sum(part.count for part in group))
                 for part in group:
                     part.settle(-1, known)
                 if isinstance(error, Exception):
@@ -234,8 +241,11 @@ class TopicLog:
             self._written_end = first + count
             if synced:
                 self.durable_end = self._written_end
-            self._context.cache.add(self.cache, CachedBatch(first, self._written_end, payload, self.schema))
-        self._context.metrics.committed(count, payload.size)
+            if self._sequencer.waiting:
+                with self._guard:
+                    self._sequencer.stored(group, first)
+            self.context.cache.add(self.cache, CachedBatch(first, self._written_end, payload, self.schema))
+        self.context.metrics.committed(count, payload.size)
         for part in group:
             part.settle(first, None)
             first += part.count
@@ -243,10 +253,14 @@ class TopicLog:
 
     def _write_frame(self, group: list[Part]) -> tuple[pa.Buffer, bool]:
         """One frame in the file and, by the sync mode, on the device; or an error that fits the cause."""
-        if self._failed is not None:
-            raise self._failed
-        time_us = max(self._context.clock.now_us(), self._last_time_us)
-        payload = self._encoded(group, time_us)
+        if self.failed is not None:
+            raise self.failed
+        time_us = max(self.context.clock.now_us(), self._last_time_us)
+        sent = list(sent_rows(group)) if self._sequencer.waiting else []
+        try:  # nothing has touched the file yet: what fails here (no memory) fails this group alone
+            payload = encoded(group, sent, self.schema, time_us)
+        except (pa.ArrowException, MemoryError) as error:
+            raise EncodingFailed(str(self.name), str(error)) from error
         try:
             writer = self._writer_for(payload.size, time_us)
             writer.append(self._written_end, payload, after_mark=self._mark_next)
@@ -262,19 +276,9 @@ class TopicLog:
                 raise DiskFull(str(self._folder), error.strerror or str(error)) from error
             raise self._fail(error.strerror or str(error)) from error
 
-    def _encoded(self, group: list[Part], time_us: int) -> pa.Buffer:
-        """Nothing has touched the file yet: what fails here (no memory) fails this group alone."""
-        try:
-            if len(group) == 1 and is_small(group[0]):
-                return pa.py_buffer(small_batch(group[0].messages, time_us))
-            rows = [part.rows(self.schema, time_us) for part in group]
-            return joined(rows).serialize()
-        except (pa.ArrowException, MemoryError) as error:
-            raise EncodingFailed(str(self.name), str(error)) from error
-
     def _sync_by_mode(self, writer: SegmentWriter) -> bool:
         """Sync now, or later, or never; True says that the frame just written is on the device."""
-        settings = self._context.settings
+        settings = self.context.settings
         if settings.sync_mode is SyncMode.ALWAYS:
             self._sync(writer)
             return True
@@ -285,19 +289,19 @@ class TopicLog:
                 return True
             if not self._flush_due:
                 self._flush_due = True
-                self._context.keeper.call_in(settings.fsync_interval_ms, self.flush)
+                self.context.keeper.call_in(settings.fsync_interval_ms, self.flush)
         return False
 
     def _sync(self, writer: SegmentWriter) -> None:
         started = time.perf_counter()
         writer.sync()
-        self._context.metrics.synced(time.perf_counter() - started)
+        self.context.metrics.synced(time.perf_counter() - started)
 
     def flush(self) -> int:
         """Sync what is written; returns the durable end. In any mode, for a reader that needs certainty."""
         with self._io:
             self._flush_due = False
-            if self._failed is None:
+            if self.failed is None:
                 self._flush()
         self.tail.wake()
         return self.durable_end
@@ -319,17 +323,50 @@ class TopicLog:
         failed = LogFailed(str(self.name), reason)
         _log.error("%s", failed)
         with self._guard:
-            self._failed = failed
+            self.failed = failed
             waiting = self._queue.take_all()
+            self._sequencer.failed(waiting)
         for part in waiting:
             part.settle(-1, failed)
         return failed
+
+    def _taken_out_behind(self, group: list[Part]) -> list[SentPart]:
+        """What producers of a failed group have sent after it cannot follow it any more."""
+        if not self._sequencer.waiting:
+            return []
+        with self._guard:
+            behind = self._sequencer.failed(group)
+            self._queue.remove(behind)
+        return behind
+
+    # --- producers with sequences
+
+    def producer_state(self, name: str) -> ProducerState | None:
+        with self._guard:
+            return self._sequencer.producers.get(name)
+
+    def open_producer(self, name: str) -> ProducerState:
+        """Take a name: older clients are refused from now on, also after a crash, and all they sent is settled."""
+        with self._io:
+            with self._guard:
+                self._admit(0)
+                opened = self._sequencer.open(name)
+                epochs = self._sequencer.producers.epochs()
+                waiting = list(self._sequencer.waiting.get(name, ()))
+            self._recorder.record_epochs(epochs)
+        for part in waiting:
+            part.wait()
+        return self.producer_state(name) or opened
+
+    def _producers_text(self) -> bytes:
+        with self._guard:
+            return self._sequencer.producers.as_text()
 
     # --- segments
 
     @property
     def _mode(self) -> SyncMode:
-        return self._context.settings.sync_mode
+        return self.context.settings.sync_mode
 
     def _new_head(self) -> SegmentHead:
         return SegmentHead(self.log_id, str(self.name), self._mode, self.schema)
@@ -342,7 +379,7 @@ class TopicLog:
             writer = None
         if writer is not None and writer.is_open:
             return writer
-        context = self._context
+        context = self.context
         if writer is None:
             writer = SegmentWriter.create(
                 context.disk,
@@ -351,6 +388,7 @@ class TopicLog:
                 self._written_end,
                 self._head,
                 context.settings.max_file_size,
+                self._producers_text(),
             )
             kept = tuple(segment for segment in self.segments if segment.base < self._written_end)
             self.segments = (*kept, writer.segment)
@@ -362,15 +400,8 @@ class TopicLog:
         if writer.head is not self._head:
             return True
         has_rows = writer.segment.base < self._written_end
-        return has_rows and (not writer.fits(payload_bytes) or self._is_old(writer.segment, now_us))
-
-    def _is_old(self, segment: Segment, now_us: int) -> bool:
-        age_ms = self._context.settings.max_file_age_ms
-        return (
-            age_ms is not None
-            and segment.first_time_us is not None
-            and now_us - segment.first_time_us >= age_ms * 1_000
-        )
+        age_ms = self.context.settings.max_file_age_ms
+        return has_rows and (not writer.fits(payload_bytes) or writer.is_old(age_ms, now_us))
 
     def _seal(self) -> None:
         """Close the present segment for good; one without rows is simply written anew under the same name."""
@@ -381,10 +412,10 @@ class TopicLog:
             self.durable_end = self._written_end
         else:
             writer.park()
-            self._context.budget.give_back(writer.segment.allocated_bytes)
+            self.context.budget.give_back(writer.segment.allocated_bytes)
         self._writer = None
         self._mark_next = False
-        self._context.open_files.closed(self)
+        self.context.open_files.closed(self)
 
     def change_schema(self, own_schema: pa.Schema) -> None:
         """Rows queued before are stored under the new schema too; the next frame starts a new segment."""
@@ -408,35 +439,28 @@ class TopicLog:
 
     def maintain(self, floor: int | None = None) -> int:
         """Seal an old segment and remove expired ones; `floor` is where the colder tier ends, if there is one."""
-        now_us = self._context.clock.now_us()
+        now_us = self.context.clock.now_us()
         with self._io:
-            if self._failed is not None or self._closed:
+            if self.failed is not None or self.closed:
                 return 0
             try:
-                with _room_can_wait():
+                with room_can_wait():
                     if self._writer is not None and self._must_rotate(self._writer, 0, now_us):
                         self._seal()
-                self._learn_times()
+                if self.retention.age_ms is not None:
+                    learn_times(self.context.disk, self.segments, self._last_time_us)
                 end = self.durable_end
                 if floor is None:  # without a word on acknowledgements none can be taken for given
                     floor = 0 if self.retention.until_acked else end
                 going = removable(self.segments, end, self.retention, now_us, floor)
                 if going and going[-1] is self.segments[-1]:
                     last = going.pop()
-                    with _room_can_wait():
+                    with room_can_wait():
                         self._roll_empty()
                         going.append(last)
             except SyncFailed as error:
                 raise self._fail(str(error)) from error
             return self._remove(going)
-
-    def _learn_times(self) -> None:
-        """After a restart the ages of older segments are not known: the next one's first row bounds each."""
-        if self.retention.age_ms is None:
-            return
-        for segment, following in itertools.pairwise(self.segments):
-            if segment.last_time_us is None:
-                segment.last_time_us = first_time_us(self._context.disk, following) or self._last_time_us
 
     def _roll_empty(self) -> None:
         """The last segment holds the place of the next offset; before it goes, an empty one takes over."""
@@ -448,44 +472,25 @@ class TopicLog:
         """Decide durably where the log begins, then remove what is below; a removal that fails is tried again."""
         if going:
             kept = self.segments[len(going) :]
-            self._record_first(kept[0].base)
+            self._recorder.record_first(kept[0].base)
             self.segments = kept
-            self._going += going
-        removed_bytes = 0
-        while self._going:  # oldest first, each durably gone before the next, so that no crash leaves a gap
-            segment = self._going[0]
-            with contextlib.suppress(FileNotFoundError):
-                self._context.disk.remove(segment.path)
-            self._context.disk.sync_folder(self._folder)
-            self._context.budget.give_back(segment.allocated_bytes)
-            removed_bytes += segment.allocated_bytes
-            del self._going[0]
-        return removed_bytes
+            self._removal.going += going
+        return self._removal.finish()
 
     def close(self) -> None:
         """Finish what was queued, sync it, and refuse the rest."""
         with self._guard:
-            if self._closed:
+            if self.closed:
                 return
-            self._closed = True
+            self.closed = True
             self._drained = threading.Event()
             if not self._committing:
                 self._drained.set()
         self._drained.wait()
         with self._io:
-            if self._failed is None and self._mode is not SyncMode.NONE:
+            if self.failed is None and self._mode is not SyncMode.NONE:
                 self._flush()
             if self._writer is not None:
                 self._writer.park()
-            self._context.open_files.closed(self)
+            self.context.open_files.closed(self)
         self.tail.wake()
-
-
-@contextlib.contextmanager
-def _room_can_wait() -> Iterator[None]:
-    """A disk without room must not keep expired segments: removing them is what makes room."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in NO_ROOM:
-            raise

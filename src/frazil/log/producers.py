@@ -1,0 +1,169 @@
+"""What a log remembers of its producers. It follows from the batches that are stored, so it is as durable as they are.
+
+Each frame says which of its rows came from a producer with sequences; the head of each segment carries the whole
+table as it was when the segment began. So the last segment alone is enough to know it again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from frazil.core.errors import InvalidInput
+from frazil.core.sequences import NUMBER_MAX, PRODUCERS_MAX, RECENT_MAX, ProducerState, Sent, check_producer
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
+class SentRows(NamedTuple):
+    """Rows of a frame that came from one producer as one batch; `row` counts from the frame's first."""
+
+    row: int
+    rows: int
+    sent: Sent
+
+
+class BadProducers(Exception):
+    """This is no description of producers; the message says why."""
+
+
+class Producers:
+    """The producers of one log, the one that wrote longest ago first. Not thread-safe: its log guards it."""
+
+    __slots__ = ("_states", "floor")
+
+    def __init__(self, states: Mapping[str, ProducerState] | None = None, floor: int = 0) -> None:
+        self._states: dict[str, ProducerState] = dict(states or {})
+        self.floor = floor
+        """Above the epoch of every producer that was forgotten: what one of them sends late is never taken for new."""
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def get(self, name: str) -> ProducerState | None:
+        return self._states.get(name)
+
+    def epochs(self) -> dict[str, int]:
+        return {name: state.epoch for name, state in self._states.items()}
+
+    def store(self, sent: Sent, rows: int, first_offset: int) -> None:
+        """A batch has become part of the log."""
+        state = self._states.get(sent.producer)
+        epoch = sent.epoch if state is None else max(sent.epoch, state.epoch)
+        before = () if state is None or state.next_sequence != sent.sequence else state.recent[1 - RECENT_MAX :]
+        recent = (*before, (sent.sequence, first_offset, rows))
+        self._put(sent.producer, ProducerState(epoch, sent.sequence + rows, recent))
+
+    def replay(self, sent: Sent, rows: int, first_offset: int) -> None:
+        """The same from a file: only a producer that was forgotten meanwhile may have begun anew."""
+        state = self._states.get(sent.producer)
+        if state is not None and sent.sequence != state.next_sequence and sent.epoch <= state.epoch:
+            raise BadProducers(
+                f"sequence {sent.sequence} of {sent.producer!r} stands where {state.next_sequence} belongs"
+            )
+        self.store(sent, rows, first_offset)
+
+    def open(self, name: str) -> ProducerState:
+        """A client takes the name: from now on an older epoch is refused."""
+        state = self._states.get(name)
+        if state is None:
+            return self._put(name, ProducerState(self.floor, 0))
+        return self._put(name, ProducerState(state.epoch + 1, state.next_sequence, state.recent))
+
+    def raise_epochs(self, epochs: Mapping[str, int]) -> None:
+        """What is recorded of names that were taken. One below the floor was forgotten since, and stays so."""
+        for name, epoch in epochs.items():
+            state = self._states.get(name)
+            if state is not None:
+                self._states[name] = ProducerState(max(epoch, state.epoch), state.next_sequence, state.recent)
+            elif epoch >= self.floor:
+                self._put(name, ProducerState(epoch, 0))
+
+    def _put(self, name: str, state: ProducerState) -> ProducerState:
+        self._states.pop(name, None)
+        self._states[name] = state
+        while len(self._states) > PRODUCERS_MAX:
+            gone = self._states.pop(next(iter(self._states)))
+            self.floor = max(self.floor, gone.epoch + 1)
+        return state
+
+    # --- in the head of a segment
+
+    def as_text(self) -> bytes:
+        """Batches of a producer follow one another, so that their sequences need not be told."""
+        if not self._states and not self.floor:
+            return b""
+        told = [
+            [name, state.epoch, state.next_sequence, [place for _, *batch in state.recent for place in batch]]
+            for name, state in self._states.items()
+        ]
+        return _text({"floor": self.floor, "producers": told})
+
+    @classmethod
+    def from_text(cls, text: bytes, end: int) -> Producers:
+        """`end` is the offset behind all rows that the table may tell of."""
+        try:
+            content = _parsed(text)
+            floor, told = content["floor"], content["producers"]
+            if len(told) > PRODUCERS_MAX:
+                raise BadProducers(f"{len(told)} producers are more than {PRODUCERS_MAX}")
+            states = {name: _state(name, epoch, after, places, end) for name, epoch, after, places in told}
+            if len(states) != len(told):
+                raise BadProducers("a producer is there twice")
+            return cls(states, _number("floor", floor))
+        except (KeyError, TypeError, ValueError, OverflowError, InvalidInput) as error:
+            raise BadProducers(f"the table of producers is not valid ({error})") from None
+
+
+def sent_as_text(sent_rows: Sequence[SentRows]) -> bytes:
+    """What a frame says of its producers."""
+    return _text([[row, rows, sent.producer, sent.epoch, sent.sequence] for row, rows, sent in sent_rows])
+
+
+def sent_from_text(text: bytes, rows_max: int) -> list[SentRows]:
+    """`rows_max` is how many rows the frame has."""
+    found: list[SentRows] = []
+    free_from = 0
+    try:
+        for row, rows, producer, epoch, sequence in _parsed(text):
+            if _number("row", row) < free_from or _number("rows", rows) < 1 or row + rows > rows_max:
+                raise BadProducers(f"{rows} rows at {row} do not fit among {rows_max}")
+            found.append(SentRows(row, rows, Sent(producer, epoch, sequence)))
+            _number("sequence", sequence + rows)
+            free_from = row + rows
+    except (TypeError, ValueError, InvalidInput) as error:
+        raise BadProducers(f"what it says of producers is not valid ({error})") from None
+    return found
+
+
+def _state(name: Any, epoch: Any, next_sequence: Any, places: Any, end: int) -> ProducerState:
+    check_producer(name)
+    firsts, counts = places[::2], places[1::2]
+    if len(firsts) != len(counts) or len(firsts) > RECENT_MAX:
+        raise BadProducers(f"{name!r} has {len(places)} places of batches")
+    recent: list[tuple[int, int, int]] = []
+    sequence, free_from = _number("next_sequence", next_sequence) - sum(counts), 0
+    for first, rows in zip(firsts, counts, strict=True):
+        if _number("first offset", first) < free_from or _number("rows", rows) < 1 or first + rows > end:
+            raise BadProducers(f"{name!r} has {rows} rows at offset {first}, where they cannot be")
+        recent.append((_number("sequence", sequence), first, rows))
+        sequence, free_from = sequence + rows, first + rows
+    return ProducerState(_number("epoch", epoch), next_sequence, tuple(recent))
+
+
+def _number(what: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= NUMBER_MAX:
+        raise BadProducers(f"{what} is no number from 0 up to 2^63 - 1")
+    return value
+
+
+def _text(value: Any) -> bytes:
+    return _ENCODER.encode(value).encode()
+
+
+def _parsed(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise BadProducers("it is nested too deep") from None
