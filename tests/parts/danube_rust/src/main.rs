@@ -2,12 +2,13 @@
 //! line each; an error ends it with its text on stderr.
 //!
 //!     send URL TOPIC PRODUCER PARTITIONS COUNT [KEY...]     messages "0", "1", …, with the keys in turn
-//!     receive URL TOPIC SUBSCRIPTION KIND CONSUMER COUNT [NACK]   acknowledged; with NACK, each one refused at first
+//!     receive URL TOPIC SUBSCRIPTION KIND CONSUMER [NACK]   until stdin ends; with NACK, each one refused at first
 //!     schema URL SUBJECT TOPIC DEFINITION PAYLOAD...        register, bind a producer to it, send
 
 use danube_client::{DanubeClient, SchemaType, SubType};
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
+use tokio::io::AsyncReadExt;
 
 type Outcome = Result<(), Box<dyn Error>>;
 
@@ -58,8 +59,7 @@ async fn receive(given: &[&str]) -> Outcome {
         "key_shared" => SubType::KeyShared,
         other => return Err(format!("no such kind: {other}").into()),
     };
-    let count: usize = given[5].parse()?;
-    let refuses = given.len() > 6;
+    let refuses = given.len() > 5;
     let client = client(given[0]).await?;
     let mut consumer = client
         .new_consumer()
@@ -71,9 +71,14 @@ async fn receive(given: &[&str]) -> Outcome {
     consumer.subscribe().await?;
     let mut messages = consumer.receive().await?;
     println!("subscribed");
-    let (mut taken, mut refused) = (0, HashSet::new());
-    while taken < count {
-        let message = messages.recv().await.ok_or("the stream has ended")?;
+    let mut refused = HashSet::new();
+    let mut stdin = tokio::io::stdin();
+    let mut nothing = [0u8; 1];
+    loop {
+        let message = tokio::select! {
+            found = messages.recv() => found.ok_or("the stream has ended")?,
+            _ = stdin.read(&mut nothing) => break,
+        };
         let place = (message.msg_id.topic_name.clone(), message.msg_id.topic_offset);
         if refuses && refused.insert(place.clone()) {
             consumer.nack(&message, Some(10), Some("not yet".to_string())).await?;
@@ -84,7 +89,6 @@ async fn receive(given: &[&str]) -> Outcome {
         let number = message.attributes.get("number").cloned().unwrap_or_default();
         println!("{} {} {} {} {}", place.0, place.1, key, number, String::from_utf8(message.payload.to_vec())?);
         consumer.ack(&message).await?;
-        taken += 1;
     }
     consumer.close().await;
     Ok(())
