@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,7 @@ class Part:
         "first_offset",
         "messages",
         "notify",
+        "queued_at",
         "size_bytes",
         "tokens",
     )
@@ -52,6 +54,7 @@ class Part:
         self.first_offset = -1
         self.error: FrazilError | None = None
         self.done = False
+        self.queued_at = time.perf_counter()
         self._guard = threading.Lock()
         self._event: threading.Event | None = None
 

@@ -183,6 +183,7 @@ class TopicLog:
             raise Closed(f"the log of {self.name}")
         limit = self._context.settings.queue_bytes_max
         if self._queue.size_bytes + size > limit:
+            self._context.metrics.refuse()
             raise Overloaded("append", limit, _RETRY_AFTER_MS)
         self._queue.size_bytes += size
 
@@ -235,7 +236,7 @@ class TopicLog:
             if synced:
                 self.durable_end = self._written_end
             self._context.cache.add(self.cache, CachedBatch(first, self._written_end, payload, self.schema))
-        self._context.metrics.committed(count, payload.size)
+        self._context.metrics.committed(count, payload.size, time.perf_counter() - group[0].queued_at)
         for part in group:
             part.settle(first, None)
             first += part.count

@@ -22,6 +22,7 @@ from grpc_reflection.v1alpha import reflection
 
 from frazil.broker.broker import Broker
 from frazil.broker.choice import Kind
+from frazil.broker.counts import BrokerCounts
 from frazil.core.broker_settings import BrokerSettings
 from frazil.core.errors import (
     Closed,
@@ -158,6 +159,7 @@ class DanubeDoor:
             producer.topic.label, message.payload, message.origin.schema_id, message.origin.schema_version
         )
         await producer.topic.publish(message)
+        self._broker.counts.sent(len(message.payload))
         return pb.MessageResponse(request_id=request.request_id)
 
     # --- consumers
@@ -180,7 +182,7 @@ class DanubeDoor:
                 raise request
             topic, subscription, consumer, stream = self._broker.connect(request.consumer_id)
         except FrazilError as error:
-            await _refuse(context, error)
+            await _refuse(context, error, self._broker.counts)
         name, url, field = str(topic.name), self.url, subscription_field(subscription.name)
         try:
             while (entry := await stream.take()) is not None:
@@ -230,7 +232,7 @@ class DanubeDoor:
             "danube.HealthCheck": {"HealthCheck": (self._check, pb.HealthCheckRequest)},
         }
         handlers: dict[str, dict[str, Any]] = {
-            service: {name: _unary(answer, request) for name, (answer, request) in methods.items()}
+            service: {name: _unary(answer, request, self._broker.counts) for name, (answer, request) in methods.items()}
             for service, methods in calls.items()
         }
         handlers["danube.ConsumerService"]["ReceiveMessages"] = grpc.unary_stream_rpc_method_handler(
@@ -239,14 +241,14 @@ class DanubeDoor:
         return tuple(grpc.method_handlers_generic_handler(service, methods) for service, methods in handlers.items())
 
 
-def _unary(answer: Answer, request: Any) -> Any:
+def _unary(answer: Answer, request: Any, counts: BrokerCounts) -> Any:
     async def call(message: Any, context: Context) -> Any:
         try:
             if isinstance(message, InvalidInput):
                 raise message
             return await answer(message)
         except FrazilError as error:
-            await _refuse(context, error)
+            await _refuse(context, error, counts)
 
     return grpc.unary_unary_rpc_method_handler(
         call, request_deserializer=_reader(request), response_serializer=lambda made: made.SerializeToString()
@@ -265,7 +267,8 @@ def _reader(kind: Any) -> Callable[[bytes], Any]:
     return read
 
 
-async def _refuse(context: Context, error: FrazilError) -> NoReturn:
+async def _refuse(context: Context, error: FrazilError, counts: BrokerCounts) -> NoReturn:
+    counts.refused[error.code] += 1
     code = next((code for kind, code in _STATUSES if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
     if code is grpc.StatusCode.INTERNAL:
         _log.error("%s", error)

@@ -39,6 +39,7 @@ from frazil.log.reader import BatchReader
 from frazil.log.storage import Storage
 from frazil.log.topic_log import TopicLog
 from frazil.pipeline.lease import this_host
+from frazil.serve.metrics_flight import FlightCounts
 from frazil.serve.movers import MoverActions, parsed
 
 STREAMS_MAX = 64
@@ -66,6 +67,7 @@ class FlightDoor(pa.flight.FlightServerBase):  # type: ignore[misc]
         self._settings = settings
         self._actions = {"logs": self._list_logs, **(movers.by_name if movers is not None else {})}
         self._streams = threading.BoundedSemaphore(STREAMS_MAX)
+        self.counts = FlightCounts()
         self._stopping = False
         try:
             super().__init__(_location(settings.host, settings.port))
@@ -141,6 +143,7 @@ class FlightDoor(pa.flight.FlightServerBase):  # type: ignore[misc]
                 for batch in reader:
                     if self._stopping:
                         raise Closed("the Flight door")
+                    self.counts.sent(batch.num_rows)
                     yield batch if batch.schema.equals(schema) else batch.cast(schema)
             finally:
                 reader.close()
@@ -148,9 +151,11 @@ class FlightDoor(pa.flight.FlightServerBase):  # type: ignore[misc]
     @contextlib.contextmanager
     def _a_stream(self) -> Iterator[None]:
         if not self._streams.acquire(blocking=False):
+            self.counts.refuse()
             raise TryLater(f"{STREAMS_MAX} ranges are being read; try again later", limit=STREAMS_MAX)
         try:
-            yield
+            with self.counts.a_stream():
+                yield
         finally:
             self._streams.release()
 

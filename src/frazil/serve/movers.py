@@ -56,6 +56,17 @@ class _LastError(_Frozen):
     time_us: Count
 
 
+class _Move(_Frozen):
+    model_config = ConfigDict(extra="ignore")
+
+    start: Count
+    end: Count
+    started_us: Count
+    written_us: Count
+    committed_us: Count
+    snapshot_id: int | None = Field(ge=-(2**63), lt=2**63)
+
+
 class _Topic(_Frozen):
     """As `TopicReport`, with what the mover remembers of errors. What a newer mover tells beyond it is left out."""
 
@@ -70,6 +81,7 @@ class _Topic(_Frozen):
     lag_rows: int
     error: Text | None
     last_error: _LastError | None
+    moved: _Move | None = None
 
 
 class _Maintenance(_Frozen):
@@ -87,6 +99,7 @@ class _Told(_Mover):
     state: Literal["starting", "running", "stopped"]
     rows: Count
     commits: Count
+    failures: Count = 0
     error: Text | None
     topics: dict[Text, _Topic]
     maintenance: _Maintenance | None = None
