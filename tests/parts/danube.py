@@ -45,6 +45,7 @@ class Server:
         self._log = folder / "server.log"
         self.process: subprocess.Popen[str] | None = None
         self.admin = ""
+        self.flight = ""
 
     def start(self) -> dict[str, Any]:
         command = [sys.executable, "-m", "frazil", "serve", "--no-pipeline", "--json"]
@@ -57,7 +58,7 @@ class Server:
         line = self.process.stdout.readline()
         assert line, self.log()
         found: dict[str, Any] = json.loads(line)
-        self.admin = found["address"]
+        self.admin, self.flight = found["address"], found["flight"]
         return found
 
     def kill(self) -> None:

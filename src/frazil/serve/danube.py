@@ -47,6 +47,7 @@ from frazil.core.names import TopicName
 from frazil.core.settings import MIB
 from frazil.serve.danube_messages import outgoing, subscription_field, wire
 from frazil.serve.danube_schemas import DanubeSchemas
+from frazil.serve.request_ids import HEADER, begin, current
 
 STOP_SECONDS_MAX = 5.0
 ENVELOPE_BYTES = MIB
@@ -177,6 +178,7 @@ class DanubeDoor:
         )
 
     async def _receive(self, request: Any, context: Context) -> AsyncIterator[bytes]:
+        begin(context.invocation_metadata())
         try:
             if isinstance(request, InvalidInput):
                 raise request
@@ -243,12 +245,18 @@ class DanubeDoor:
 
 def _unary(answer: Answer, request: Any, counts: BrokerCounts) -> Any:
     async def call(message: Any, context: Context) -> Any:
+        asked = begin(context.invocation_metadata())
+        if asked.is_given:
+            context.set_trailing_metadata(((HEADER, asked.id),))
         try:
             if isinstance(message, InvalidInput):
                 raise message
             return await answer(message)
         except FrazilError as error:
             await _refuse(context, error, counts)
+        except Exception:  # noqa: BLE001 - whatever it was is for our log, not for a client
+            _log.exception("a call failed")
+            await _refuse(context, FrazilError("an error of Frazil's own; its log says more"), counts, logged=True)
 
     return grpc.unary_unary_rpc_method_handler(
         call, request_deserializer=_reader(request), response_serializer=lambda made: made.SerializeToString()
@@ -267,12 +275,13 @@ def _reader(kind: Any) -> Callable[[bytes], Any]:
     return read
 
 
-async def _refuse(context: Context, error: FrazilError, counts: BrokerCounts) -> NoReturn:
+async def _refuse(context: Context, error: FrazilError, counts: BrokerCounts, *, logged: bool = False) -> NoReturn:
     counts.refused[error.code] += 1
     code = next((code for kind, code in _STATUSES if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
-    if code is grpc.StatusCode.INTERNAL:
+    if code is grpc.StatusCode.INTERNAL and not logged:
         _log.error("%s", error)
-    await context.abort(code, error.message)
+    asked = current()
+    await context.abort(code, error.message, () if asked is None else ((HEADER, asked.id),))
     raise asyncio.CancelledError  # abort never returns
 
 

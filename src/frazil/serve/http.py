@@ -95,8 +95,10 @@ def _add_topics(app: FastAPI, storage: Storage) -> None:
 
 def _answer_errors(app: FastAPI) -> None:
     @app.exception_handler(FrazilError)
-    def known(_: Request, error: FrazilError) -> JSONResponse:
+    def known(request: Request, error: FrazilError) -> JSONResponse:
         status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
+        if status == 500:
+            _log.error("%s %s: %s", request.method, request.url.path, error, extra={"code": error.code})
         return JSONResponse(error.as_dict(), status)
 
     @app.exception_handler(RequestValidationError)

@@ -26,6 +26,7 @@ from frazil.serve.logs import log_to_stderr
 from frazil.serve.mover_process import MoverProcess
 from frazil.serve.movers import MoverActions
 from frazil.serve.opening import Opening
+from frazil.serve.request_ids import RequestIds
 from frazil.serve.watch import Watch
 from frazil.topics.floor import TableFloor
 from frazil.topics.opening import open_topics
@@ -58,7 +59,7 @@ def serve_until_stopped(
         watch = Watch(storage, flight, broker, SystemClock(), has_mover=moving is not None)
         up = (lambda: moving.up) if moving is not None else None
         app = make_app(storage, opening, up, problems=watch.problems, collectors=watch.collectors)
-        server = _Server(app, announce, addresses, broker)
+        server = _Server(RequestIds(app), announce, addresses, broker)
         with server.stopped_by_signals(), told_where(settings, addresses):
             opening.start()
             try:
