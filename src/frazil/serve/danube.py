@@ -23,6 +23,7 @@ from grpc_reflection.v1alpha import reflection
 from frazil.broker.broker import Broker
 from frazil.broker.choice import Kind
 from frazil.broker.counts import BrokerCounts
+from frazil.broker.topic import BrokerTopic, Outgoing
 from frazil.core.broker_settings import BrokerSettings
 from frazil.core.errors import (
     Closed,
@@ -78,17 +79,25 @@ _log = logging.getLogger("frazil.serve")
 Context = Any
 """gRPC's, which is generic only for type checkers that have its stubs."""
 Answer = Callable[[Any], Awaitable[Any]]
+Publish = Callable[[BrokerTopic, Outgoing], Awaitable[int]]
+"""The topic's own, or one that traces it."""
 
 
 class DanubeDoor:
     """Made and used on the broker's event loop."""
 
     def __init__(
-        self, broker: Broker, schemas: DanubeSchemas, settings: BrokerSettings, message_bytes_max: int
+        self,
+        broker: Broker,
+        schemas: DanubeSchemas,
+        settings: BrokerSettings,
+        message_bytes_max: int,
+        publish: Publish = BrokerTopic.publish,
     ) -> None:
         self._broker = broker
         self._schemas = schemas
         self._settings = settings
+        self._publish = publish
         self._server = grpc.aio.server(
             options=[
                 ("grpc.so_reuseport", 0),
@@ -159,7 +168,7 @@ class DanubeDoor:
         await self._schemas.check(
             producer.topic.label, message.payload, message.origin.schema_id, message.origin.schema_version
         )
-        await producer.topic.publish(message)
+        await self._publish(producer.topic, message)
         self._broker.counts.sent(len(message.payload))
         return pb.MessageResponse(request_id=request.request_id)
 

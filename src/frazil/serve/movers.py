@@ -106,13 +106,16 @@ class _Told(_Mover):
 
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
+OnTold = Callable[[dict[str, Any]], None]
 
 
 class MoverActions:
     """The actions by name, for the Flight door to call with a body."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(self, settings: Settings, clock: Clock, on_told: OnTold | None = None) -> None:
+        """`on_told` is called with what the leader told, once it is written down."""
         self._settings = settings
+        self._on_told = on_told
         self._clock = clock
         self._leases = Leases(clock)
         self.by_name: dict[str, Callable[[bytes], bytes]] = {
@@ -135,6 +138,8 @@ class MoverActions:
         self._leases.check(told.id)
         value = told.model_dump(exclude={"id", "host", "pid"})
         write_status(self._settings, self._clock, told.host, told.pid, value)
+        if self._on_told is not None:
+            self._on_told(value)
         return _json({})
 
 
