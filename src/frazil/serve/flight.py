@@ -39,7 +39,10 @@ from frazil.log.reader import BatchReader
 from frazil.log.storage import Storage
 from frazil.log.topic_log import TopicLog
 from frazil.pipeline.lease import this_host
+from frazil.serve.flight_requests import KEY, FlightRequests, request_of
+from frazil.serve.metrics_flight import FlightCounts
 from frazil.serve.movers import MoverActions, parsed
+from frazil.serve.request_ids import Request
 
 STREAMS_MAX = 64
 TICKET_BYTES_MAX = 4096
@@ -66,9 +69,10 @@ class FlightDoor(pa.flight.FlightServerBase):  # type: ignore[misc]
         self._settings = settings
         self._actions = {"logs": self._list_logs, **(movers.by_name if movers is not None else {})}
         self._streams = threading.BoundedSemaphore(STREAMS_MAX)
+        self.counts = FlightCounts()
         self._stopping = False
         try:
-            super().__init__(_location(settings.host, settings.port))
+            super().__init__(_location(settings.host, settings.port), middleware={KEY: FlightRequests()})
         except (pa.ArrowException, OSError) as error:
             _log.debug("the Flight door failed to listen: %s", error)
             reason, setting = "in use, or no address of this host", "--flight-port or flight.port"
@@ -100,18 +104,19 @@ class FlightDoor(pa.flight.FlightServerBase):  # type: ignore[misc]
     def list_actions(self, context: object) -> list[tuple[str, str]]:  # noqa: ARG002
         return [(name, "see frazil.serve.flight and frazil.serve.movers") for name in self._actions]
 
-    def do_action(self, context: object, action: pa.flight.Action) -> Iterator[bytes]:  # noqa: ARG002
-        with _told():
+    def do_action(self, context: object, action: pa.flight.Action) -> Iterator[bytes]:
+        with _told(request_of(context)):
             act = self._actions.get(action.type)
             if act is None:
                 raise InvalidInput(f"there is no action {action.type!r}; there is: {', '.join(self._actions)}")
             return iter([act(action.body.to_pybytes() if action.body is not None else b"")])
 
-    def do_get(self, context: object, ticket: pa.flight.Ticket) -> pa.flight.GeneratorStream:  # noqa: ARG002
-        with _told():
+    def do_get(self, context: object, ticket: pa.flight.Ticket) -> pa.flight.GeneratorStream:
+        request = request_of(context)
+        with _told(request):
             wanted = _parsed(ticket.ticket)
             log = self._log_of(wanted)
-            return pa.flight.GeneratorStream(pa.schema([OFFSET, *log.schema]), self._batches(log, wanted))
+            return pa.flight.GeneratorStream(pa.schema([OFFSET, *log.schema]), self._batches(log, wanted, request))
 
     def _list_logs(self, _: bytes) -> bytes:
         return json.dumps([as_json(info) for info in self._logs.read()]).encode()
@@ -132,15 +137,16 @@ class FlightDoor(pa.flight.FlightServerBase):  # type: ignore[misc]
             raise OffsetOutOfRange(wanted.topic, beyond, log.first_offset, log.durable_end)
         return log
 
-    def _batches(self, log: TopicLog, wanted: _Ticket) -> Iterator[pa.RecordBatch]:
+    def _batches(self, log: TopicLog, wanted: _Ticket, request: Request) -> Iterator[pa.RecordBatch]:
         """Runs only once the client takes batches, so that one that never does holds none of the streams."""
-        with _told(), self._a_stream():
+        with _told(request), self._a_stream():
             schema = pa.schema([OFFSET, *log.schema])
             reader = BatchReader(log, wanted.start, wanted.end)
             try:
                 for batch in reader:
                     if self._stopping:
                         raise Closed("the Flight door")
+                    self.counts.sent(batch.num_rows)
                     yield batch if batch.schema.equals(schema) else batch.cast(schema)
             finally:
                 reader.close()
@@ -148,9 +154,11 @@ class FlightDoor(pa.flight.FlightServerBase):  # type: ignore[misc]
     @contextlib.contextmanager
     def _a_stream(self) -> Iterator[None]:
         if not self._streams.acquire(blocking=False):
+            self.counts.refuse()
             raise TryLater(f"{STREAMS_MAX} ranges are being read; try again later", limit=STREAMS_MAX)
         try:
-            yield
+            with self.counts.a_stream():
+                yield
         finally:
             self._streams.release()
 
@@ -163,7 +171,7 @@ def _parsed(ticket: bytes) -> _Ticket:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _told(request: Request) -> Iterator[None]:
     """Errors as Flight's own, with the message and our fields as JSON; Flight would send a stack trace of others."""
     try:
         yield
@@ -172,7 +180,7 @@ def _told() -> Iterator[None]:
     except (pa.flight.FlightError, GeneratorExit):
         raise
     except Exception:  # noqa: BLE001 - whatever it was is for our log, not for a client
-        _log.exception("a Flight call failed")
+        _log.exception("a Flight call failed", extra={"request_id": request.id})
         raise pa.flight.FlightInternalError("an error of Frazil's own; its log says more") from None
 
 
