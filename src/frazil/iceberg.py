@@ -154,7 +154,7 @@ class IcebergStorage:
     async def load_progress(self, subscription: str, topic: str) -> SubscriptionProgress | None:
         key = _progress_key(subscription, _name(topic))
         found = await asyncio.to_thread(self._parts.meta.get, key)
-        return None if found is None else SubscriptionProgress(**json.loads(found.value))
+        return None if found is None else _progress(json.loads(found.value))
 
     async def flush(self, topic: str | None = None, *, timeout_ms: int = FLUSH_MS_MAX) -> None:
         """Wait until the table of the topic, or of all, has what is stored now; `TryLater` if it takes too long."""
@@ -327,6 +327,11 @@ def _progress_key(subscription: str, name: TopicName) -> str:
             field="subscription",
         )
     return f"{SUBSCRIPTIONS}/{subscription}/{name.namespace}/{name.topic}"
+
+
+def _progress(stored: dict[str, Any]) -> SubscriptionProgress:
+    """A broker's own subscriptions are stored under the same key, with more that it needs."""
+    return SubscriptionProgress(stored["offset"], stored.get("snapshot_id"), stored.get("file"))
 
 
 def _save(meta: MetaStore, key: str, progress: SubscriptionProgress) -> None:

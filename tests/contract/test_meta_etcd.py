@@ -24,7 +24,7 @@ from frazil.core.settings import Settings
 from frazil.iceberg import IcebergStorage, SubscriptionProgress
 from frazil.meta.etcd import EtcdStore
 from frazil.meta.store import ABSENT, Change, Entry, MetaStore
-from parts.etcd import Etcd, etcd_server
+from parts.etcd import Etcd, etcd_cluster, etcd_server
 from parts.etcd_proxy import EtcdProxy, proxy_before_etcd
 from parts.processes import free_port, pause
 
@@ -102,6 +102,55 @@ def test_whatever_befalls_etcd_every_increment_of_every_process_counts_once(own_
         seen = [watch.next(WAIT_MS) for _ in range(6_000)]
         assert watch.next(100) is None
     assert [int(change.value or b"") for change in seen if change] == list(range(1, 6_001))
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_a_cluster_goes_on_without_any_one_of_its_members(how: str, tmp_path: Path) -> None:
+    """Each in turn, so that the one that is asked and the one that leads are among them; no increment is lost or
+    doubled, and who watches sees each of them once."""
+    with etcd_cluster(tmp_path) as members:
+        chosen = settings(*(member.endpoint for member in members), timeout_ms=9_000)
+        with opened(chosen) as store, store.watch("/", 0) as watch:
+            for member in members:
+                counter = threading.Thread(target=_add, args=(store, 30))
+                counter.start()
+                if how == "killed":
+                    member.kill()
+                    counter.join()
+                    member.start()
+                else:
+                    with member.stopped():
+                        counter.join()
+            seen = [watch.next(WAIT_MS) for _ in range(90)]
+            assert watch.next(100) is None
+    assert [int(change.value or b"") for change in seen if change] == list(range(1, 91))
+
+
+def test_a_cluster_without_a_majority_says_so_and_goes_on_when_it_has_one_again(tmp_path: Path) -> None:
+    with etcd_cluster(tmp_path) as (one, two, three), opened(settings(one.endpoint, timeout_ms=2_000)) as store:
+        revision = store.put_if("/a", b"one", ABSENT)
+        assert revision is not None
+        two.kill()
+        three.kill()
+        started = time.monotonic()
+        with pytest.raises(frazil.MetadataUnavailable, match="whether the change was made is not known"):
+            store.put_if("/a", b"two", revision)
+        with pytest.raises(frazil.MetadataUnavailable):
+            store.get("/a")
+        assert time.monotonic() - started < 8
+        two.start(alone=True)
+        found = _until(lambda: store.get("/a"))
+        assert found.value in (b"one", b"two"), "a majority decides what became of the change"
+        assert store.put_if("/a", b"three", found.revision) is not None
+
+
+def _add(store: MetaStore, count: int) -> None:
+    for _ in range(count):
+        while True:
+            found = store.get("/count")
+            value = 1 if found is None else int(found.value) + 1
+            if store.put_if("/count", b"%d" % value, ABSENT if found is None else found.revision) is not None:
+                break
 
 
 def test_a_quiet_watch_does_not_lose_its_place_to_a_compaction(tmp_path: Path) -> None:

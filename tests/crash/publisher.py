@@ -13,7 +13,10 @@ import os
 import random
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+
+import pyarrow as pa
 
 import frazil.aio
 from frazil import Settings, WalSettings
@@ -89,16 +92,17 @@ def reopen(folder: str, sync_mode: str, start: int) -> None:
         show(storage.topic(TOPIC), start)
 
 
-def work(what: str, folder: str, sync_mode: str, start: int) -> None:
+def work(what: str, folder: str, sync_mode: str, start: str) -> None:
     if what == "threads":
-        publish_from_threads(folder, sync_mode, start)
+        publish_from_threads(folder, sync_mode, int(start))
     elif what == "tasks":
-        asyncio.run(publish_from_tasks(folder, sync_mode, start))
+        asyncio.run(publish_from_tasks(folder, sync_mode, int(start)))
     else:
-        reopen(folder, sync_mode, start)
+        reopen(folder, sync_mode, int(start))
 
 
-def main() -> None:
+def main(work: Callable[[str, str, str, str], None]) -> None:
+    pa.array([b""])  # what Arrow imports with its first array is imported here, and not in each child
     say("ready")
     for line in iter(sys.stdin.readline, ""):
         what, sync_mode, start, folder = line.rstrip("\n").split(" ", 3)
@@ -107,7 +111,7 @@ def main() -> None:
             code = 1
             with contextlib.suppress(KeyboardInterrupt):
                 try:
-                    work(what, folder, sync_mode, int(start))
+                    work(what, folder, sync_mode, start)
                     code = 0
                 except BaseException as error:  # noqa: BLE001 - the parent process wants to know of any
                     say("error", repr(error).replace("\n", " "))
@@ -119,4 +123,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(work)

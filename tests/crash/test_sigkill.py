@@ -23,9 +23,9 @@ IN_FLIGHT_MAX = {"threads": 3 + 3, "tasks": 16}
 class Publishers:
     """The process that starts a fresh one for each round."""
 
-    def __init__(self) -> None:
+    def __init__(self, script: Path = PUBLISHER) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(PUBLISHER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -34,7 +34,7 @@ class Publishers:
         self._left = b""
         assert self.line() == ["ready"]
 
-    def start(self, what: str, folder: Path, sync_mode: str, start: int) -> None:
+    def start(self, what: str, folder: Path, sync_mode: str, start: int | str) -> None:
         self._commands.write(f"{what} {sync_mode} {start} {folder}\n".encode())
 
     def line(self) -> list[str]:

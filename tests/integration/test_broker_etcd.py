@@ -18,7 +18,7 @@ from danube.proto import DanubeApi_pb2_grpc as stubs
 from frazil.core.settings import make_settings
 from frazil.meta.opening import open_meta
 from parts.danube import TOPIC, Server, Subscriber, connect, producer, subscriber
-from parts.etcd import Etcd, etcd_server
+from parts.etcd import Etcd, etcd_cluster, etcd_server
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -91,3 +91,26 @@ async def without(server: Server, sender: Producer, receiver: Subscriber) -> Non
             await stubs.ProducerServiceStub(channel).CreateProducer(request)
     assert told.value.code() is grpc.StatusCode.UNAVAILABLE
     assert "metadata" in (told.value.details() or "")
+
+
+def test_with_a_cluster_everything_goes_on_without_one_member(tmp_path: Path) -> None:
+    async def work(server: Server, members: list[Etcd]) -> None:
+        client = await connect(server)
+        sender = await producer(client)
+        async with subscriber(client) as receiver:
+            for member in members:
+                await asyncio.to_thread(member.kill)
+                await producer(client, name=f"without {member.endpoint}")
+                await sender.send(b"once")
+                assert await receiver.texts(1) == ["once"]
+                await asyncio.to_thread(member.start)
+
+    with etcd_cluster(tmp_path / "etcd") as members:
+        endpoints = [member.endpoint for member in members]
+        server = Server(tmp_path / "server", metadata={"type": "etcd", "endpoints": endpoints, "timeout_ms": 9_000})
+        server.start()
+        try:
+            asyncio.run(asyncio.wait_for(work(server, members), 150))
+            assert "Traceback" not in server.log()
+        finally:
+            server.kill()

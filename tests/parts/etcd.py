@@ -8,7 +8,7 @@ import signal
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from parts.processes import accepts, free_port, part, pause, running
@@ -17,18 +17,26 @@ from parts.processes import accepts, free_port, part, pause, running
 class Etcd:
     """One member. While it runs, its process is that of `pid`."""
 
-    def __init__(self, folder: Path, options: Sequence[str | Path] = (), scheme: str = "http") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        options: Sequence[str | Path] = (),
+        scheme: str = "http",
+        name: str = "one",
+        members: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder = folder
         self.port = free_port()
         self.endpoint = f"{scheme}://127.0.0.1:{self.port}"
-        peer = f"http://127.0.0.1:{free_port()}"
+        members = members or {name: f"http://127.0.0.1:{free_port()}"}
+        peer, cluster = members[name], ",".join(f"{one}={where}" for one, where in members.items())
         self._scheme = scheme
         self._running = contextlib.ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
         self._command = [
-            *(part("etcd"), "--name", "one", "--data-dir", folder / "data"),
+            *(part("etcd"), "--name", name, "--data-dir", folder / "data"),
             *("--listen-client-urls", self.endpoint, "--advertise-client-urls", self.endpoint),
-            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"one={peer}"),
+            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", cluster),
             *("--logger", "zap", "--log-level", "warn"),
             *options,
         ]
@@ -38,8 +46,9 @@ class Etcd:
         assert self._process is not None
         return self._process.pid
 
-    def start(self) -> None:
-        ready = self._answers if self._scheme == "http" else lambda: accepts(self.port)
+    def start(self, *, alone: bool = False) -> None:
+        """When it returns it answers; a member that is `alone` as yet only takes connections."""
+        ready = self.answers if self._scheme == "http" and not alone else lambda: accepts(self.port)
         log = self.folder / f"etcd-{len(list(self.folder.glob('etcd-*.log')))}.log"
         self._process = self._running.enter_context(running(self._command, {}, log, ready))
 
@@ -64,7 +73,7 @@ class Etcd:
     def close(self) -> None:
         self._running.close()
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         try:
             with urllib.request.urlopen(f"{self.endpoint}/health", timeout=5) as answer:
                 return b'"true"' in answer.read()
@@ -81,6 +90,25 @@ def etcd_server(folder: Path, options: Sequence[str | Path] = (), scheme: str = 
         yield server
     finally:
         server.close()
+
+
+@contextlib.contextmanager
+def etcd_cluster(folder: Path, names: Sequence[str] = ("one", "two", "three")) -> Iterator[list[Etcd]]:
+    """Members of one cluster, which elect a leader among them: by short times, so that tests need not wait for it."""
+    members = {name: f"http://127.0.0.1:{free_port()}" for name in names}
+    quick = ["--heartbeat-interval", "50", "--election-timeout", "500"]
+    servers = []
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            (folder / name).mkdir(parents=True)
+            server = Etcd(folder / name, quick, name=name, members=members)
+            stack.callback(server.close)
+            server.start(alone=True)
+            servers.append(server)
+        for server in servers:
+            while not server.answers():
+                pause(0.02)
+        yield servers
 
 
 def _is_stopped(thread: Path) -> bool:

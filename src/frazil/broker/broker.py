@@ -14,9 +14,12 @@ from dataclasses import dataclass
 
 from frazil.broker.choice import Kind
 from frazil.broker.consumer import Consumer, Stream
+from frazil.broker.counts import BrokerCounts
 from frazil.broker.cursor import Cursor
 from frazil.broker.dead_letters import dead_letter, dead_letter_topic
+from frazil.broker.figures import SubscriptionFigures, figures_of
 from frazil.broker.live import LiveSubscription
+from frazil.broker.places import PlaceKeeper
 from frazil.broker.progress import ProgressKeeper, restored
 from frazil.broker.records import (
     CONSUMERS,
@@ -79,10 +82,12 @@ class Broker:
         self._clock = clock
         self._progress = ProgressKeeper(self._records, settings.progress_flush_ms)
         self._topics: dict[TopicName, BrokerTopic] = {}
+        self._places = PlaceKeeper(self._topics.values, self._placed)
         self._producers: dict[int, Producer] = {}
         self._consumers: dict[int, _Place] = {}
         self._making = asyncio.Lock()
         self._closing = False
+        self.counts = BrokerCounts()
 
     async def start(self) -> None:
         """Everything that was known before. Cursors go on where they were stored."""
@@ -105,6 +110,7 @@ class Broker:
                     self._add_consumer(found, subscription, Consumer(consumer, int(known["id"]), known["key_filters"]))
             subscription.start()
         self._progress.start()
+        self._places.start()
 
     def end_streams(self) -> None:
         """No new work; what is on its way is answered still."""
@@ -116,6 +122,7 @@ class Broker:
     async def close(self) -> None:
         """Cursors are stored."""
         self.end_streams()
+        await self._places.close()
         for topic in self._topics.values():
             await topic.close()
         await self._progress.close()
@@ -146,6 +153,18 @@ class Broker:
         topic = self._topics.get(name)
         known = list(topic.subscriptions.values()) if topic is not None else []
         return min((one.cursor.durable_end for one in known if isinstance(one, Subscription)), default=0)
+
+    def figures(self) -> list[SubscriptionFigures]:
+        """How each subscription stands. From any thread."""
+        return [
+            figures_of(topic, subscription)
+            for topic in list(self._topics.values())
+            for subscription in list(topic.subscriptions.values())
+        ]
+
+    @property
+    def producer_count(self) -> int:
+        return len(self._producers)
 
     async def _topic(self, name: TopicName, *, reliable: bool) -> BrokerTopic:
         async with self._making:
@@ -291,6 +310,9 @@ class Broker:
             lambda changed: self._progress.moved(key, changed.cursor),
             lambda subscription, delivery, reason: self._poisoned(topic, subscription, delivery, reason),
         )  # fmt: skip
+
+    def _placed(self, topic: BrokerTopic, subscription: Subscription) -> None:
+        self._progress.moved(progress_key(subscription.name, topic.name), subscription.cursor)
 
     def _add_consumer(
         self, topic: BrokerTopic, subscription: Subscription | LiveSubscription, consumer: Consumer

@@ -9,16 +9,18 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable, Iterator
 
-from frazil.core.offsets import OffsetRange
+from frazil.core.offsets import OffsetRange, Place
 
 
 class Cursor:
-    __slots__ = ("_ends", "_starts", "durable_end", "end")
+    __slots__ = ("_ends", "_starts", "durable_end", "end", "place")
 
     def __init__(self, end: int, above: Iterable[tuple[int, int]] = ()) -> None:
         self.end = end
         self.durable_end = end
         """Where it will be after a crash."""
+        self.place: tuple[int, Place] | None = None
+        """An end that it had, and where the table has the row before that."""
         self._starts: list[int] = []
         self._ends: list[int] = []
         for start, stop in above:

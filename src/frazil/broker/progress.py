@@ -73,7 +73,10 @@ class ProgressKeeper:
 
 def _stored(cursor: Cursor) -> dict[str, Any]:
     above = [[each.start, each.end] for _, each in zip(range(RANGES_MAX), cursor.above(), strict=False)]
-    return {"offset": cursor.end, "acked": above}
+    stored: dict[str, Any] = {"offset": cursor.end, "acked": above}
+    if cursor.place is not None and cursor.place[0] == cursor.end:
+        stored |= cursor.place[1]._asdict()
+    return stored
 
 
 def restored(value: dict[str, Any]) -> Cursor:

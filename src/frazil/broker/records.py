@@ -7,6 +7,7 @@ and how far each subscription is.
     /broker/consumers/{namespace}/{topic}/{subscription}/{consumer}               {"id", "key_filters"}
     /persistent_storage/iceberg/subscriptions/{subscription}/{namespace}/{topic}  {"offset", "acked", …}
 
+With an offset come `snapshot_id` and `file`: those that hold the last row before the offset, once the table has it.
 Ids outlive a restart, for clients keep using them: a consumer that finds its id unknown may never subscribe again.
 Names may hold anything, so they are percent-encoded. One thread does all writes, in the order in which they came.
 """

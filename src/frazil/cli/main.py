@@ -16,7 +16,21 @@ import typer
 import typer.main
 
 import frazil
-from frazil.cli import consume, doctor, log, options, output, pipeline, produce, serve, sql, table, topics, verify
+from frazil.cli import (
+    consume,
+    doctor,
+    generate,
+    log,
+    options,
+    output,
+    pipeline,
+    produce,
+    serve,
+    sql,
+    table,
+    topics,
+    verify,
+)
 from frazil.core.errors import (
     CorruptLog,
     FolderInUse,
@@ -43,6 +57,7 @@ app.command("sql")(sql.sql)
 app.command("verify")(verify.verify)
 app.command("doctor")(doctor.doctor)
 app.command("serve")(serve.serve)
+app.add_typer(generate.app, name="generate")
 
 _EXIT_CODES: tuple[tuple[type[FrazilError], int], ...] = (
     (InvalidInput, 2),

@@ -1,9 +1,10 @@
-"""A range of offsets is a type, half-open and never empty."""
+"""A range of offsets is a type, half-open and never empty; and where a row of a table is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -28,3 +29,10 @@ class OffsetRange:
 
     def __str__(self) -> str:
         return f"[{self.start}, {self.end})"
+
+
+class Place(NamedTuple):
+    """Where a table has a row: a snapshot that shows it, and the file that holds it."""
+
+    snapshot_id: int
+    file: str

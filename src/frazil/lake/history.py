@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -24,7 +24,7 @@ from pyiceberg.table import Table
 from frazil.core.errors import FrazilError, LakeUnavailable, TableDamaged
 from frazil.core.lake_settings import ReaderSettings
 from frazil.core.names import TopicName
-from frazil.core.offsets import OffsetRange
+from frazil.core.offsets import OffsetRange, Place
 from frazil.core.rows import OFFSET
 from frazil.core.settings import Settings
 from frazil.lake.ahead import Ahead
@@ -119,6 +119,24 @@ class TableHistory:
             return found
 
         return self._looked_up(0, find)
+
+    def places(self, offsets: Collection[int]) -> dict[int, Place]:
+        """Where the rows are, by one look at the table; of those that it holds."""
+
+        def find(table: Table, end: int) -> dict[int, Place]:
+            snapshot = table.current_snapshot()
+            held = sorted(offset for offset in offsets if offset < end)
+            if snapshot is None or not held:
+                return {}
+            files = plan_offsets(table, self._partition, OffsetRange(held[0], held[-1] + 1))
+            return {
+                offset: Place(snapshot.snapshot_id, file.path)
+                for offset in held
+                for file in files
+                if file.low <= offset < file.high
+            }
+
+        return self._looked_up(0, find) or {}
 
     # --- for the reader
 

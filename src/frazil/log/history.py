@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from frazil.core.offsets import OffsetRange
+from frazil.core.offsets import OffsetRange, Place
 
 if TYPE_CHECKING:
     from frazil.log.topic_log import TopicLog
@@ -41,6 +41,10 @@ class History(Protocol):
 
     def offset_at_time(self, time_us: int) -> int | None:
         """The first offset appended at or after a time; None if there is none here."""
+        ...
+
+    def places(self, offsets: Collection[int]) -> dict[int, Place]:
+        """Where the rows are, of those that are here."""
         ...
 
 

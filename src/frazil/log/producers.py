@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from frazil.core.errors import InvalidInput
 from frazil.core.sequences import NUMBER_MAX, PRODUCERS_MAX, RECENT_MAX, ProducerState, Sent, check_producer
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
 
 class SentRows(NamedTuple):
     """Rows of a frame that came from one producer as one batch; `row` counts from the frame's first."""
@@ -157,7 +159,7 @@ def _number(what: str, value: Any) -> int:
 
 
 def _text(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return _ENCODER.encode(value).encode()
 
 
 def _parsed(text: bytes) -> Any:

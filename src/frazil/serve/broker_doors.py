@@ -6,6 +6,7 @@ import asyncio
 
 from frazil.broker.broker import Broker
 from frazil.broker.floor import AckFloor
+from frazil.broker.topic import BrokerTopic
 from frazil.core.clock import SystemClock
 from frazil.core.settings import Settings
 from frazil.log.storage import Storage
@@ -13,13 +14,14 @@ from frazil.meta.opening import open_meta
 from frazil.meta.store import MetaStore
 from frazil.registry.registry import SchemaRegistry
 from frazil.registry.topics import TopicSchemas
-from frazil.serve.danube import DanubeDoor
+from frazil.serve.danube import DanubeDoor, Publish
 from frazil.serve.danube_schemas import DanubeSchemas
 
 
 class BrokerDoors:
-    def __init__(self, storage: Storage, settings: Settings) -> None:
+    def __init__(self, storage: Storage, settings: Settings, publish: Publish = BrokerTopic.publish) -> None:
         self._storage = storage
+        self._publish = publish
         self._settings = settings
         self._broker: Broker | None = None
         self._door: DanubeDoor | None = None
@@ -27,7 +29,7 @@ class BrokerDoors:
 
     @property
     def broker(self) -> Broker | None:
-        """None until it is open."""
+        """None before it is open."""
         return self._broker
 
     async def open(self) -> str:
@@ -38,7 +40,8 @@ class BrokerDoors:
         self._storage.floor_of = AckFloor(self._storage.floor_of, self._broker)
         registry = SchemaRegistry(self._meta, SystemClock())
         schemas = DanubeSchemas(registry, TopicSchemas(self._meta, registry, SystemClock()))
-        self._door = DanubeDoor(self._broker, schemas, self._settings.broker, self._settings.wal.message_bytes_max)
+        broker, bytes_max = self._settings.broker, self._settings.wal.message_bytes_max
+        self._door = DanubeDoor(self._broker, schemas, broker, bytes_max, self._publish)
         await self._door.start()
         return self._door.url
 

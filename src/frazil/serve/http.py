@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
 from starlette.exceptions import HTTPException
 
 from frazil.core.errors import Closed, FrazilError, InvalidInput, TopicExists, TopicNotFound, TryLater
@@ -17,6 +18,7 @@ from frazil.core.names import TopicName
 from frazil.log.storage import Storage
 from frazil.serve.metrics import make_registry
 from frazil.serve.opening import Opening
+from frazil.serve.readiness import Problems, Readiness
 
 PAGE_TOPICS_DEFAULT = 100
 PAGE_TOPICS_MAX = 1_000
@@ -31,12 +33,21 @@ _STATUS: tuple[tuple[type[FrazilError], int], ...] = (
 )
 
 
-def make_app(storage: Storage, opening: Opening, pipeline_up: Callable[[], bool] | None = None) -> FastAPI:
+def make_app(
+    storage: Storage,
+    opening: Opening,
+    pipeline_up: Callable[[], bool] | None = None,
+    *,
+    problems: Problems = list,
+    collectors: Iterable[Collector] = (),
+) -> FastAPI:
+    """`problems` are reasons not to be ready beside those of opening; `collectors` are further metrics."""
     app = FastAPI(title="Frazil", docs_url=None, redoc_url=None)
     _answer_errors(app)
-    _add_health(app, opening)
+    readiness = Readiness(opening, problems)
+    _add_health(app, readiness)
     _add_topics(app, storage)
-    registry = make_registry(storage, opening, pipeline_up)
+    registry = make_registry(storage, readiness, pipeline_up, collectors)
 
     @app.get("/metrics")
     def metrics() -> Response:
@@ -45,7 +56,7 @@ def make_app(storage: Storage, opening: Opening, pipeline_up: Callable[[], bool]
     return app
 
 
-def _add_health(app: FastAPI, opening: Opening) -> None:
+def _add_health(app: FastAPI, readiness: Readiness) -> None:
     @app.get("/health/live")
     async def live() -> dict[str, str]:
         """The process answers; it says nothing of the topics."""
@@ -53,9 +64,10 @@ def _add_health(app: FastAPI, opening: Opening) -> None:
 
     @app.get("/health/ready")
     def ready() -> JSONResponse:
-        """Ready once all topics were opened and none is broken. The others work even if one is."""
+        """Ready once all topics were opened and none is broken or misses its objective. The others work even then."""
+        opening = readiness.opening
         content: dict[str, Any] = {"opened": opening.opened, "topics": opening.total}
-        reasons = opening.problems()
+        reasons = readiness.problems()
         if reasons:
             return JSONResponse({"status": "degraded", **content, "reasons": reasons}, 503)
         if not opening.done:
@@ -83,8 +95,10 @@ def _add_topics(app: FastAPI, storage: Storage) -> None:
 
 def _answer_errors(app: FastAPI) -> None:
     @app.exception_handler(FrazilError)
-    def known(_: Request, error: FrazilError) -> JSONResponse:
+    def known(request: Request, error: FrazilError) -> JSONResponse:
         status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
+        if status == 500:
+            _log.error("%s %s: %s", request.method, request.url.path, error, extra={"code": error.code})
         return JSONResponse(error.as_dict(), status)
 
     @app.exception_handler(RequestValidationError)

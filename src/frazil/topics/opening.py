@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ import pyarrow as pa
 from frazil.core.clock import Clock
 from frazil.core.disk import Disk
 from frazil.core.errors import LakeUnavailable
-from frazil.core.offsets import OffsetRange
+from frazil.core.offsets import OffsetRange, Place
 from frazil.core.settings import Settings
 from frazil.log.history import History, HistoryBatches
 from frazil.log.storage import Storage, open_storage
@@ -82,6 +82,10 @@ class _LateHistory:
     def offset_at_time(self, time_us: int) -> int | None:
         found = self._histories.of(self._log)
         return None if found is None else found.offset_at_time(time_us)
+
+    def places(self, offsets: Collection[int]) -> dict[int, Place]:
+        found = self._histories.of(self._log)
+        return {} if found is None else found.places(offsets)
 
 
 class _Nothing:

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 import frazil
-from frazil.core.rows import Origin, message_batch
+from frazil.core.rows import message_batch
 from frazil.core.settings import KIB
 from frazil.log.cache import CachedBatch, ReplayCache, TopicCache
 from frazil.log.pool import CommitPool
-from frazil.log.single import single_message
 
 
 def cached(offset: int, rows: int) -> CachedBatch:
@@ -100,14 +99,6 @@ def test_the_pool_runs_everything_and_grows_only_when_busy() -> None:
     release.set()
     pool.close()
     assert sorted(done) == list(range(20))
-
-
-@pytest.mark.parametrize("length", [*range(70), 255, 256, 1024, 4095, 65536])
-def test_a_lone_message_is_encoded_as_a_batch_of_one_would_be(length: int) -> None:
-    payload = os.urandom(length)
-    origin = Origin(publish_time_us=1_234_567)
-    expected = message_batch([payload], [None], [None], [origin], 7_654_321).serialize()
-    assert single_message(payload, 1_234_567, 7_654_321) == bytes(expected)
 
 
 class Interrupted(BaseException):

@@ -259,3 +259,15 @@ def test_partitions_share_a_table(storage: frazil.Storage, mover: HandMover) -> 
 def _file_of(table: Table, offset: int) -> Path:
     (task,) = table.scan(row_filter=f"_offset = {offset}").plan_files()
     return Path(task.file.file_path.removeprefix("file://"))
+
+
+def test_where_the_table_has_a_row(topic: frazil.Topic, mover: HandMover) -> None:
+    history, table = topic.log.history, mover.table(topic)
+    assert history is not None
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    found = history.places([0, 2_000, 3_999, 4_000])
+    assert set(found) == {0, 2_000, 3_999}, "what is in the log alone has no place in the table"
+    for offset, place in found.items():
+        assert place == (snapshot.snapshot_id, f"file://{_file_of(table, offset)}")
+    assert history.places([4_500]) == {}

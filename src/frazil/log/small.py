@@ -1,0 +1,264 @@
+"""Frames of few messages, without Arrow building their batch.
+
+A producer that waits for each acknowledgement sends groups of a few rows. Arrow takes a few thousand rows over as
+quickly as one: some twenty objects for the columns of the envelope, of which each costs far more after the wait for a
+sync than in a loop. For the one schema of messages, an Arrow message is always laid out in the same way: its head has
+the same length and differs in nothing but numbers. So the head is taken from Arrow once, and from then on the numbers
+are set and the columns' bytes joined behind it.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain
+from typing import NamedTuple
+
+from frazil.core.rows import Origin, message_batch
+from frazil.log.group import MessageRow, Part
+
+SMALL_ROWS_MAX = 32
+"""Beyond this Arrow is as quick."""
+SMALL_BYTES_MAX = 256 * 1024
+"""Beyond this the sync takes so long that building a batch does not show."""
+
+_PAIRS_MAX = 16
+"""What is kept for messages with as many attributes stays small."""
+
+_NODES, _BUFFERS = 11, 26
+_COUNTS = struct.Struct(f"<{_NODES * 2}q")
+_SPANS = struct.Struct(f"<{_BUFFERS * 2}q")
+_NUMBER = struct.Struct("<q")
+_HALF = struct.Struct("<i")
+_VALUES = (1, 3, 6, 9, 15, 18, 20, 22, 24, 25)
+"""The buffers that hold what one message differs in: times, producer, key, keys and items of its attributes, schema,
+the ends of the payload, and the payload."""
+_PADDING = tuple(bytes(count) for count in range(8))
+_NOTHING = b""
+_NO_TEXTS: list[bytes] = []
+_NOWHERE = Origin()
+
+Buffers = tuple[bytes, ...]
+
+
+def is_small(part: Part) -> bool:
+    return 0 < len(part.messages) <= SMALL_ROWS_MAX and part.size_bytes <= SMALL_BYTES_MAX
+
+
+def small_batch(rows: Sequence[MessageRow], append_time_us: int) -> bytes:
+    """Byte for byte what `message_batch(...).serialize()` gives for these messages."""
+    if len(rows) == 1 and len(rows[0][2] or ()) <= _PAIRS_MAX:
+        return _one(*rows[0], append_time_us)
+    return _few(rows, append_time_us)
+
+
+# --- one message: around its values stand the same bytes for all messages whose other columns are as long
+
+
+def _one(
+    payload: bytes, key: bytes | None, pairs: list[tuple[str, str]] | None, origin: Origin | None, append_time_us: int
+) -> bytes:
+    name, time_us, schema_id, version = origin or _NOWHERE
+    producer = None if name is None else name.encode()
+    keys, items = (_NO_TEXTS, _NO_TEXTS) if pairs is None else _encoded(pairs)
+    body, around = _around(
+        None if producer is None else len(producer),
+        None if key is None else len(key),
+        tuple(map(len, keys)),
+        tuple(map(len, items)),
+        schema_id is not None,
+        version is not None,
+    )
+    length = len(payload)
+    padding = -length & 7
+    values = (
+        _NUMBER.pack(body + length + padding),
+        _NUMBER.pack(length),
+        _NUMBER.pack(append_time_us),
+        _NUMBER.pack(append_time_us if time_us is None else time_us),
+        producer or _NOTHING,
+        key or _NOTHING,
+        _NOTHING.join(keys),
+        _NOTHING.join(items),
+        _NUMBER.pack(schema_id or 0),
+        _HALF.pack(version or 0),
+        _HALF.pack(length),
+        payload,
+    )
+    return b"".join((*chain.from_iterable(zip(around, values, strict=True)), _PADDING[padding]))
+
+
+@functools.lru_cache(maxsize=1024)
+def _around(
+    producer: int | None,
+    key: int | None,
+    keys: tuple[int, ...],
+    items: tuple[int, ...],
+    has_schema_id: bool,
+    has_version: bool,
+) -> tuple[int, tuple[bytes, ...]]:
+    """The length of the body without a payload, and the bytes before each value of `_one`, given their lengths."""
+    pairs = [("k" * one, "v" * other) for one, other in zip(keys, items, strict=True)]
+    origin = Origin(
+        None if producer is None else "p" * producer, 0, 0 if has_schema_id else None, 0 if has_version else None
+    )
+    row = (_NOTHING, None if key is None else bytes(key), pairs or None, origin)
+    message, head = _few([row], 0), _head()
+    spans, body = _layout(_columns([row], 0)[1])
+    places = [(head.body, _NUMBER.size), (head.buffers + _SPANS.size - _NUMBER.size, _NUMBER.size)]
+    for at in _VALUES:
+        places.append((len(head.bytes) + spans[2 * at], spans[2 * at + 1]))
+    start, length = places[-2]
+    places[-2] = start + _HALF.size, length - _HALF.size  # of the two ends of the payload the first is always zero
+    begins = [0, *(start + length for start, length in places)]
+    return body, tuple(message[begin:start] for begin, (start, _) in zip(begins, places, strict=False))
+
+
+def _encoded(pairs: list[tuple[str, str]]) -> tuple[list[bytes], list[bytes]]:
+    return [key.encode() for key, _ in pairs], [item.encode() for _, item in pairs]
+
+
+# --- a few
+
+
+def _few(rows: Sequence[MessageRow], append_time_us: int) -> bytes:
+    head = _head()
+    counts, buffers = _columns(rows, append_time_us)
+    spans, body = _layout(buffers)
+    made = bytearray(head.bytes)
+    _NUMBER.pack_into(made, head.rows, len(rows))
+    _NUMBER.pack_into(made, head.body, body)
+    _COUNTS.pack_into(made, head.nodes, *counts)
+    _SPANS.pack_into(made, head.buffers, *spans)
+    return b"".join((made, *chain.from_iterable((buffer, _PADDING[-len(buffer) & 7]) for buffer in buffers)))
+
+
+def _layout(buffers: Buffers) -> tuple[list[int], int]:
+    """Where each buffer begins and how long it is, and the length of all; each begins at a multiple of eight."""
+    spans: list[int] = []
+    position = 0
+    for buffer in buffers:
+        length = len(buffer)
+        spans += (position, length)
+        position += length + (-length & 7)
+    return spans, position
+
+
+def _columns(rows: Sequence[MessageRow], append_time_us: int) -> tuple[tuple[int, ...], Buffers]:
+    """Rows and nulls of each column, and the buffers of all, in the order of the schema."""
+    count = len(rows)
+    payloads, keys, attributes, origins = zip(*rows, strict=True)
+    names, times, ids, versions = zip(*(origin or _NOWHERE for origin in origins), strict=True)
+    append_times = _NUMBER.pack(append_time_us) * count
+    publish_times = append_times
+    if times.count(None) != count:
+        publish_times = array("q", [append_time_us if time is None else time for time in times]).tobytes()
+    no_producers, producers = _texts([None if name is None else name.encode() for name in names])
+    no_keys, key_buffers = _texts(keys)
+    pairs, no_attributes, pair_buffers = _maps(attributes)
+    no_ids, id_buffers = _numbers("q", ids)
+    no_versions, version_buffers = _numbers("i", versions)
+    _, payload_buffers = _texts(payloads)
+    counts = (
+        *(count, 0, count, 0, count, no_producers, count, no_keys),
+        *(count, no_attributes, pairs, 0, pairs, 0, pairs, 0),
+        *(count, no_ids, count, no_versions, count, 0),
+    )
+    times_buffers = (_NOTHING, append_times, _NOTHING, publish_times)
+    return counts, (
+        *times_buffers,
+        *producers,
+        *key_buffers,
+        *pair_buffers,
+        *id_buffers,
+        *version_buffers,
+        *payload_buffers,
+    )
+
+
+# --- columns
+
+
+def _texts(values: Sequence[bytes | None]) -> tuple[int, Buffers]:
+    """Bytes or UTF-8: the number of nulls, and the buffers."""
+    nulls = values.count(None)
+    if nulls == 0:
+        lengths: Iterable[int] = map(len, values)  # type: ignore[arg-type]
+        return 0, (_NOTHING, _ends(lengths), b"".join(values))  # type: ignore[arg-type]
+    if nulls == len(values):
+        return nulls, (_all_null(nulls), bytes(4 * nulls + 4), _NOTHING)
+    filled = [value or _NOTHING for value in values]
+    return nulls, (_validity(values), _ends(map(len, filled)), b"".join(filled))
+
+
+def _maps(values: Sequence[list[tuple[str, str]] | None]) -> tuple[int, int, Buffers]:
+    """The number of pairs, the number of nulls, and the buffers of the maps, of their keys and of their items."""
+    count, nulls = len(values), values.count(None)
+    if nulls == count:
+        zeros = bytes(4 * nulls + 4)
+        return 0, nulls, (_all_null(nulls), zeros, _NOTHING, _NOTHING, zeros, _NOTHING, _NOTHING, zeros, _NOTHING)
+    pairs = list(chain.from_iterable(value for value in values if value))
+    (_, keys), (_, items) = map(_texts, _encoded(pairs))
+    valid = _validity(values) if nulls else _NOTHING
+    ends = _ends(len(value) if value else 0 for value in values)
+    return len(pairs), nulls, (valid, ends, _NOTHING, *keys, *items)
+
+
+def _numbers(kind: str, values: Sequence[int | None]) -> tuple[int, Buffers]:
+    nulls = values.count(None)
+    if nulls == len(values):
+        return nulls, (_all_null(nulls), bytes(nulls * array(kind).itemsize))
+    valid = _validity(values) if nulls else _NOTHING
+    return nulls, (valid, array(kind, [value or 0 for value in values]).tobytes())
+
+
+def _ends(lengths: Iterable[int]) -> bytes:
+    return array("i", accumulate(lengths, initial=0)).tobytes()
+
+
+def _validity(values: Sequence[object]) -> bytes:
+    """A bit for each value, the first one lowest."""
+    bits = sum(1 << at for at, value in enumerate(values) if value is not None)
+    return bits.to_bytes((len(values) + 7) // 8, "little")
+
+
+def _all_null(count: int) -> bytes:
+    return bytes((count + 7) // 8)
+
+
+# --- the head
+
+
+class _Head(NamedTuple):
+    """The head of an Arrow message of the envelope, and where the numbers stand in it."""
+
+    bytes: bytes
+    rows: int
+    body: int
+    nodes: int
+    buffers: int
+
+
+@functools.cache
+def _head() -> _Head:
+    """Found by what must stand there: the numbers of a batch whose rows and bytes are like no other number in it."""
+    count = 5_003
+    message = bytes(message_batch([b"1"] * count, [None] * count, [None] * count, [None] * count, 0).serialize())
+    counts, buffers = _columns([(b"1", None, None, None)] * count, 0)
+    spans, body = _layout(buffers)
+    head = message[: len(message) - body]
+    at = head.index(_SPANS.pack(*spans))
+    return _Head(
+        head,
+        rows=_only(head[:at], _NUMBER.pack(count)),
+        body=_only(head[:at], _NUMBER.pack(body)),
+        nodes=head.index(_COUNTS.pack(*counts)),
+        buffers=at,
+    )
+
+
+def _only(head: bytes, wanted: bytes) -> int:
+    assert head.count(wanted) == 1
+    return head.index(wanted)

@@ -1,0 +1,117 @@
+//! The stock Danube client in Rust, one call for each thing that a test wants of it. What happened goes to stdout, a
+//! line each; an error ends it with its text on stderr.
+//!
+//!     send URL TOPIC PRODUCER PARTITIONS COUNT [KEY...]     messages "0", "1", …, with the keys in turn
+//!     receive URL TOPIC SUBSCRIPTION KIND CONSUMER [NACK]   until stdin ends; with NACK, each one refused at first
+//!     schema URL SUBJECT TOPIC DEFINITION PAYLOAD...        register, bind a producer to it, send
+
+use danube_client::{DanubeClient, SchemaType, SubType};
+use std::collections::{HashMap, HashSet};
+use std::error::Error;
+use tokio::io::AsyncReadExt;
+
+type Outcome = Result<(), Box<dyn Error>>;
+
+#[tokio::main]
+async fn main() -> Outcome {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let rest: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match rest[0] {
+        "send" => send(&rest[1..]).await,
+        "receive" => receive(&rest[1..]).await,
+        "schema" => schema(&rest[1..]).await,
+        other => Err(format!("no such call: {other}").into()),
+    }
+}
+
+async fn client(url: &str) -> Result<DanubeClient, Box<dyn Error>> {
+    Ok(DanubeClient::builder().service_url(url).build().await?)
+}
+
+async fn send(given: &[&str]) -> Outcome {
+    let (partitions, count): (usize, usize) = (given[3].parse()?, given[4].parse()?);
+    let keys = &given[5..];
+    let client = client(given[0]).await?;
+    let mut builder = client.new_producer().with_topic(given[1]).with_name(given[2]).with_reliable_dispatch();
+    if partitions > 0 {
+        builder = builder.with_partitions(partitions);
+    }
+    let mut producer = builder.build()?;
+    producer.create().await?;
+    for number in 0..count {
+        let payload = number.to_string().into_bytes();
+        let attributes = Some(HashMap::from([("number".to_string(), number.to_string())]));
+        if keys.is_empty() {
+            producer.send(payload, attributes).await?;
+        } else {
+            producer.send_with_key(payload, attributes, keys[number % keys.len()]).await?;
+        }
+        println!("{number}");
+    }
+    Ok(())
+}
+
+async fn receive(given: &[&str]) -> Outcome {
+    let kind = match given[3] {
+        "exclusive" => SubType::Exclusive,
+        "shared" => SubType::Shared,
+        "failover" => SubType::FailOver,
+        "key_shared" => SubType::KeyShared,
+        other => return Err(format!("no such kind: {other}").into()),
+    };
+    let refuses = given.len() > 5;
+    let client = client(given[0]).await?;
+    let mut consumer = client
+        .new_consumer()
+        .with_topic(given[1])
+        .with_subscription(given[2])
+        .with_subscription_type(kind)
+        .with_consumer_name(given[4])
+        .build()?;
+    consumer.subscribe().await?;
+    let mut messages = consumer.receive().await?;
+    println!("subscribed");
+    let mut refused = HashSet::new();
+    let mut stdin = tokio::io::stdin();
+    let mut nothing = [0u8; 1];
+    loop {
+        let message = tokio::select! {
+            found = messages.recv() => found.ok_or("the stream has ended")?,
+            _ = stdin.read(&mut nothing) => break,
+        };
+        let place = (message.msg_id.topic_name.clone(), message.msg_id.topic_offset);
+        if refuses && refused.insert(place.clone()) {
+            consumer.nack(&message, Some(10), Some("not yet".to_string())).await?;
+            println!("refused {}", place.1);
+            continue;
+        }
+        let key = message.routing_key.clone().unwrap_or_default();
+        let number = message.attributes.get("number").cloned().unwrap_or_default();
+        println!("{} {} {} {} {}", place.0, place.1, key, number, String::from_utf8(message.payload.to_vec())?);
+        consumer.ack(&message).await?;
+    }
+    consumer.close().await;
+    Ok(())
+}
+
+async fn schema(given: &[&str]) -> Outcome {
+    let client = client(given[0]).await?;
+    let id = client
+        .schema()
+        .register_schema(given[1])
+        .with_type(SchemaType::JsonSchema)
+        .with_schema_data(given[3].as_bytes())
+        .execute()
+        .await?;
+    println!("registered {id}");
+    let builder = client.new_producer().with_topic(given[2]).with_name("typed").with_reliable_dispatch();
+    let mut producer = builder.with_schema_subject(given[1]).build()?;
+    producer.create().await?;
+    for payload in &given[4..] {
+        match producer.send(payload.as_bytes().to_vec(), None).await {
+            Ok(_) => println!("sent"),
+            Err(error) => println!("not sent: {error}"),
+        }
+    }
+    Ok(())
+}
