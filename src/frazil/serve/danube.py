@@ -196,6 +196,7 @@ class DanubeDoor:
             await _refuse(context, error, self._broker.counts)
         name, url, field = str(topic.name), self.url, subscription_field(subscription.name)
         try:
+            await context.send_initial_metadata(())  # clients wait for it, and one in Rust does nothing else meanwhile
             while (entry := await stream.take()) is not None:
                 yield wire(entry, name, url, field)
         finally:

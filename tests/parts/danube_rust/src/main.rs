@@ -5,10 +5,14 @@
 //!     receive URL TOPIC SUBSCRIPTION KIND CONSUMER [NACK]   until stdin ends; with NACK, each one refused at first
 //!     schema URL SUBJECT TOPIC DEFINITION PAYLOAD...        register, bind a producer to it, send
 
-use danube_client::{DanubeClient, SchemaType, SubType};
+use danube_client::{DanubeClient, Producer, SchemaType, SubType};
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
+use std::time::Duration;
 use tokio::io::AsyncReadExt;
+
+const TRIES_MAX: usize = 300;
+const PAUSE: Duration = Duration::from_millis(50);
 
 type Outcome = Result<(), Box<dyn Error>>;
 
@@ -39,16 +43,27 @@ async fn send(given: &[&str]) -> Outcome {
     let mut producer = builder.build()?;
     producer.create().await?;
     for number in 0..count {
-        let payload = number.to_string().into_bytes();
-        let attributes = Some(HashMap::from([("number".to_string(), number.to_string())]));
-        if keys.is_empty() {
-            producer.send(payload, attributes).await?;
-        } else {
-            producer.send_with_key(payload, attributes, keys[number % keys.len()]).await?;
+        let mut tries = 0;
+        // the client gives up when a connection breaks under a message: whoever uses it sends it again
+        while let Err(error) = send_one(&producer, number, keys).await {
+            tries += 1;
+            if tries == TRIES_MAX {
+                return Err(error.into());
+            }
+            tokio::time::sleep(PAUSE).await;
         }
         println!("{number}");
     }
     Ok(())
+}
+
+async fn send_one(producer: &Producer, number: usize, keys: &[&str]) -> danube_client::errors::Result<u64> {
+    let payload = number.to_string().into_bytes();
+    let attributes = Some(HashMap::from([("number".to_string(), number.to_string())]));
+    match keys {
+        [] => producer.send(payload, attributes).await,
+        _ => producer.send_with_key(payload, attributes, keys[number % keys.len()]).await,
+    }
 }
 
 async fn receive(given: &[&str]) -> Outcome {
