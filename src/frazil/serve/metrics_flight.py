@@ -47,7 +47,9 @@ class FlightCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         counts = self._counts
-        yield GaugeMetricFamily("frazil_flight_open_streams", "Ranges being read now.", value=counts.open_streams)
-        yield CounterMetricFamily("frazil_flight_streams", "Ranges that were read.", value=counts.streams)
-        yield CounterMetricFamily("frazil_flight_refused", "Ranges refused for want of room.", value=counts.refused)
+        yield GaugeMetricFamily(
+            "frazil_flight_open_streams", "Streams now: ranges, and those of clients.", value=counts.open_streams
+        )
+        yield CounterMetricFamily("frazil_flight_streams", "Streams that were opened.", value=counts.streams)
+        yield CounterMetricFamily("frazil_flight_refused", "Streams refused for want of room.", value=counts.refused)
         yield CounterMetricFamily("frazil_flight_rows", "Rows handed out.", value=counts.rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -19,10 +20,9 @@ from frazil.core.clock import SystemClock
 from frazil.core.errors import FrazilError, InvalidSettings, ListenFailed
 from frazil.core.settings import HttpSettings, Settings
 from frazil.log.ownership import told_where
-from frazil.log.storage import Storage
 from frazil.pipeline.requirements import missing_part
 from frazil.serve.broker_doors import BrokerDoors
-from frazil.serve.flight import FlightDoor, flight_door
+from frazil.serve.flight import FlightDoor
 from frazil.serve.http import make_app
 from frazil.serve.logs import log_to_stderr
 from frazil.serve.mover_process import MoverProcess
@@ -53,33 +53,36 @@ def serve_until_stopped(
         open_topics(settings) as storage,
         _traces(settings) as traces,
         _listening(settings.http) as door,
-        _flight(storage, settings, traces) as flight,
+        contextlib.ExitStack() as running,
     ):
         opening = Opening(storage)
         moving = _mover(mover)
         storage.floor_of = TableFloor(settings, always=moving is not None)  # the log keeps what its table lacks
-        addresses = {"http": _address(door), "flight": flight.address, "advertised": flight.advertised}
+        addresses = {"http": _address(door)}
 
         def announce() -> None:
+            running.enter_context(told_where(settings, addresses))
             _announce(addresses, settings, announce_json)
             if moving is not None:
                 moving.start()
+                running.callback(moving.stop)
 
         publish = BrokerTopic.publish if traces is None else traces.publish
         broker = BrokerDoors(storage, settings, publish) if settings.broker.enabled else None
+        movers = MoverActions(settings, SystemClock(), None if traces is None else traces.told)
+        flight = FlightDoor(storage, settings.flight, movers, lambda: broker.broker if broker is not None else None)
         watch = Watch(storage, flight, broker, SystemClock(), has_mover=moving is not None)
         up = (lambda: moving.up) if moving is not None else None
         app = make_app(storage, opening, up, problems=watch.problems, collectors=watch.collectors)
-        server = _Server(RequestIds(app), announce, addresses, broker)
-        with server.stopped_by_signals(), told_where(settings, addresses):
+        server = _Server(RequestIds(app), announce, running.close, addresses, flight, broker)
+        with server.stopped_by_signals():
             opening.start()
             try:
                 server.run(sockets=[door])
                 if server.failed is not None:
                     raise server.failed
             finally:
-                if moving is not None:
-                    moving.stop()
+                running.close()
                 opening.stop()
         _log.info("stopping: syncing and giving the folder back")
     _log.info("stopped")
@@ -94,11 +97,6 @@ def _mover(command: Sequence[str] | None) -> MoverProcess | None:
         _log.error("rows are not moved to tables: %s", missing)
         return None
     return MoverProcess(command, SystemClock())
-
-
-def _flight(storage: Storage, settings: Settings, traces: Traces | None) -> AbstractContextManager[FlightDoor]:
-    on_told = None if traces is None else traces.told
-    return flight_door(storage, settings.flight, MoverActions(settings, SystemClock(), on_told))
 
 
 def _traces(settings: Settings) -> AbstractContextManager[Traces | None]:
@@ -146,7 +144,13 @@ class _Server(uvicorn.Server):
     """uvicorn, but a signal ends it as a success: by itself it raises the signal again when it has stopped."""
 
     def __init__(
-        self, app: object, announce: Callable[[], None], addresses: dict[str, str], broker: BrokerDoors | None
+        self,
+        app: object,
+        announce: Callable[[], None],
+        before_the_end: Callable[[], None],
+        addresses: dict[str, str],
+        flight: FlightDoor,
+        broker: BrokerDoors | None,
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -159,7 +163,9 @@ class _Server(uvicorn.Server):
             )
         )
         self._announce = announce
+        self._before_the_end = before_the_end
         self._addresses = addresses
+        self._flight = flight
         self._broker = broker
         self.failed: FrazilError | None = None
 
@@ -168,15 +174,21 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if not self.started or self.should_exit:
             return
-        if self._broker is not None:
-            try:
+        try:
+            await self._flight.start()
+            self._addresses |= {"flight": self._flight.address, "advertised": self._flight.advertised}
+            if self._broker is not None:
                 self._addresses["danube"] = await self._broker.open()
-            except FrazilError as error:
-                self.failed, self.should_exit = error, True
-                return
+        except FrazilError as error:
+            self.failed, self.should_exit = error, True
+            await self._flight.stop()
+            return
         self._announce()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """The mover goes first: it still tells by the Flight door how far it has come."""
+        await asyncio.to_thread(self._before_the_end)
+        await self._flight.stop()
         if self._broker is not None:
             await self._broker.close()
         await super().shutdown(sockets)
