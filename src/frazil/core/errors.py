@@ -27,6 +27,7 @@ FrazilError
 ├── TryLater                the same call may succeed later; nothing was written
 │   ├── UnknownClient
 │   ├── Overloaded
+│   ├── TooManyJobs
 │   ├── DiskFull
 │   ├── DiskBudgetExceeded
 │   ├── OwnerUnreachable
@@ -251,6 +252,13 @@ class Overloaded(TryLater):
             limit_bytes=limit_bytes,
             retry_after_ms=retry_after_ms,
         )
+
+
+class TooManyJobs(TryLater):
+    code = "too_many_jobs"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"{limit} jobs wait already; try again when one has ended, or cancel one", limit=limit)
 
 
 class DiskFull(TryLater):

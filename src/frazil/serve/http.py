@@ -34,6 +34,7 @@ from frazil.core.errors import (
     SubscriptionTaken,
     TableNotFound,
     TableRefused,
+    TooManyJobs,
     TopicDiffers,
     TopicExists,
     TopicInUse,
@@ -55,6 +56,7 @@ _STATUS: tuple[tuple[type[FrazilError], int], ...] = (
     *((kind, 409) for kind in (TopicExists, TopicInUse, TopicDiffers, SubscriptionTaken, BrokerOff, TableRefused)),
     *((kind, 409) for kind in (IncompatibleSchema, SubjectMismatch, OffsetOutOfRange)),
     (InvalidInput, 400),
+    (TooManyJobs, 429),
     *((kind, 503) for kind in (TryLater, Closed, LakeUnavailable, MetadataUnavailable, LogFailed)),
 )
 
