@@ -117,14 +117,13 @@ get_danube_rust() {
     [ "$(cat "$parts/danube-rust.version" 2>/dev/null)" = "$made_from" ] && return
     command -v cargo >/dev/null 2>&1 || apt_install cargo || die "Rust's cargo is needed to build a client of the tests"
     say "building the Danube client in Rust, which takes minutes"
-    rm -rf "$parts/danube-rust-build"
-    cp -R "$source" "$parts/danube-rust-build"
+    mkdir -p "$parts/danube-rust-build"
+    cp -R "$source/." "$parts/danube-rust-build"
     printf '#!/bin/sh\nexec "%s/.venv/bin/python" -m grpc_tools.protoc "$@"\n' "$root" > "$parts/danube-rust-build/protoc"
     chmod +x "$parts/danube-rust-build/protoc"
     (cd "$parts/danube-rust-build" && PROTOC="$parts/danube-rust-build/protoc" cargo build --quiet --target-dir target) ||
         die "the Danube client in Rust could not be built; is there a network, or a registry to set in cargo's settings?"
-    mv "$parts/danube-rust-build/target/debug/danube-rust" "$parts/danube-rust"
-    rm -rf "$parts/danube-rust-build"
+    cp "$parts/danube-rust-build/target/debug/danube-rust" "$parts/danube-rust"
     printf '%s' "$made_from" > "$parts/danube-rust.version"
 }
 

@@ -103,7 +103,9 @@ async fn receive(given: &[&str]) -> Outcome {
         let key = message.routing_key.clone().unwrap_or_default();
         let number = message.attributes.get("number").cloned().unwrap_or_default();
         println!("{} {} {} {} {}", place.0, place.1, key, number, String::from_utf8(message.payload.to_vec())?);
-        consumer.ack(&message).await?;
+        if let Err(error) = consumer.ack(&message).await {
+            eprintln!("not acknowledged: {error}"); // the client does not try again: the message will come again
+        }
     }
     consumer.close().await;
     Ok(())
