@@ -1,6 +1,7 @@
 #!/bin/sh
 # Gets the real parts that tests run against: PostgreSQL, an S3 server, a REST catalog, etcd, and Iceberg's
-# own Spark runtime. Run again it does nothing, quickly. The product needs none of them.
+# own Spark runtime; with `bench` also what benchmarks compare with. Run again it does nothing, quickly. The product
+# needs none of them.
 #
 #   versitygw   an S3 server, built from source with Go                      .uv/parts/versitygw
 #   Nessie      an Iceberg REST catalog, one jar from Maven's repository     .uv/parts/nessie.jar
@@ -185,6 +186,8 @@ get_nessie
 get_iceberg
 get_versitygw
 get_etcd
-get_redis
-get_nats
 get_danube_rust
+if [ "${1:-}" = bench ]; then
+    get_redis
+    get_nats
+fi
