@@ -47,7 +47,8 @@ format: setup ## Put the code in order
 	@$(BIN)/ruff format
 
 .PHONY: bench
-bench: setup parts ## Measure the log beside the limits of this machine's disk, the mover beside Spark's own append, reading beside PyArrow and DuckDB, the broker beside bare gRPC, the client beside Redis and NATS
+bench: setup ## Measure the log beside the limits of this machine's disk, the mover beside Spark's own append, reading beside PyArrow and DuckDB, the broker beside bare gRPC, the client beside Redis and NATS
+	@sh scripts/parts.sh bench
 	@$(BIN)/python bench/log.py
 	@$(BIN)/python bench/lake.py
 	@$(BIN)/python bench/reading.py

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Gets the real parts that tests run against: PostgreSQL, an S3 server, a REST catalog, etcd, and Iceberg's
-# own Spark runtime. Run again it does nothing, quickly. The product needs none of them.
+# own Spark runtime; with `bench` also what benchmarks compare with. Run again it does nothing, quickly. The product
+# needs none of them.
 #
 #   versitygw   an S3 server, built from source with Go                      .uv/parts/versitygw
 #   Nessie      an Iceberg REST catalog, one jar from Maven's repository     .uv/parts/nessie.jar
@@ -120,14 +121,13 @@ get_danube_rust() {
     [ "$(cat "$parts/danube-rust.version" 2>/dev/null)" = "$made_from" ] && return
     command -v cargo >/dev/null 2>&1 || apt_install cargo || die "Rust's cargo is needed to build a client of the tests"
     say "building the Danube client in Rust, which takes minutes"
-    rm -rf "$parts/danube-rust-build"
-    cp -R "$source" "$parts/danube-rust-build"
+    mkdir -p "$parts/danube-rust-build"
+    cp -R "$source/." "$parts/danube-rust-build"
     printf '#!/bin/sh\nexec "%s/.venv/bin/python" -m grpc_tools.protoc "$@"\n' "$root" > "$parts/danube-rust-build/protoc"
     chmod +x "$parts/danube-rust-build/protoc"
     (cd "$parts/danube-rust-build" && PROTOC="$parts/danube-rust-build/protoc" cargo build --quiet --target-dir target) ||
         die "the Danube client in Rust could not be built; is there a network, or a registry to set in cargo's settings?"
-    mv "$parts/danube-rust-build/target/debug/danube-rust" "$parts/danube-rust"
-    rm -rf "$parts/danube-rust-build"
+    cp "$parts/danube-rust-build/target/debug/danube-rust" "$parts/danube-rust"
     printf '%s' "$made_from" > "$parts/danube-rust.version"
 }
 
@@ -186,6 +186,8 @@ get_nessie
 get_iceberg
 get_versitygw
 get_etcd
-get_redis
-get_nats
 get_danube_rust
+if [ "${1:-}" = bench ]; then
+    get_redis
+    get_nats
+fi

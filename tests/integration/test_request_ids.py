@@ -40,7 +40,7 @@ def lines_of(server: Server, request_id: str) -> list[str]:
 
 
 def test_an_http_answer_has_the_id_that_was_given(server: Server) -> None:
-    answer = httpx.get(f"{server.admin}/topics{CORRUPT}", headers={NAME: "from-the-test:1"}, timeout=30)
+    answer = httpx.get(f"{server.http}/v1/topics{CORRUPT}", headers={NAME: "from-the-test:1"}, timeout=30)
     assert (answer.status_code, answer.headers[NAME]) == (500, "from-the-test:1")
     (line,) = lines_of(server, "from-the-test:1")
     assert f"GET /topics{CORRUPT}" in line
@@ -49,7 +49,7 @@ def test_an_http_answer_has_the_id_that_was_given(server: Server) -> None:
 @pytest.mark.parametrize("given", [None, "", "two words", "x" * 129, 'a"b', "ü".encode("latin-1")])
 def test_an_http_answer_has_a_new_id_where_none_that_is_sane_was_given(server: Server, given: Any) -> None:
     headers = {} if given is None else {NAME: given}
-    made = [httpx.get(f"{server.admin}/health/live", headers=headers, timeout=30).headers[NAME] for _ in range(2)]
+    made = [httpx.get(f"{server.http}/health/live", headers=headers, timeout=30).headers[NAME] for _ in range(2)]
     assert all(len(one) == 16 and int(one, 16) >= 0 for one in made)
     assert made[0] != made[1]
 

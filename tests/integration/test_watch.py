@@ -30,7 +30,7 @@ def test_sends_deliveries_and_answers_are_counted(tmp_path: Path) -> None:
                 await receiver.consumer.ack(message)
             await receiver.consumer.nack(messages[3])
             await receiver.take(1)
-            found = samples(server.admin)
+            found = samples(server.http)
             with pytest.raises(grpc.aio.AioRpcError):
                 async with subscriber(client, "other"):
                     pass
@@ -45,11 +45,11 @@ def test_sends_deliveries_and_answers_are_counted(tmp_path: Path) -> None:
         assert found["frazil_subscription_in_flight_messages", *by] == 1
         assert found["frazil_subscription_consumers", *by] == 1
         await client_gone(server)
-        assert samples(server.admin)["frazil_broker_refused_total", "subscription_taken"] == 1
+        assert samples(server.http)["frazil_broker_refused_total", "subscription_taken"] == 1
 
     async def client_gone(server: Server) -> None:
         await asyncio.to_thread(
-            wait_until, lambda: samples(server.admin)["frazil_subscription_consumers", "s", TOPIC] == 0
+            wait_until, lambda: samples(server.http)["frazil_subscription_consumers", "s", TOPIC] == 0
         )
 
     with serving(tmp_path, redelivery_delay_ms=20) as server:
@@ -64,8 +64,8 @@ def test_what_is_given_up_and_what_is_not_taken_is_counted(tmp_path: Path) -> No
             await sender.send(b"bad")
             await receiver.consumer.nack((await receiver.take(1, ack=False))[0])
             counts = ("frazil_subscription_dead_letters_total", "s", TOPIC)
-            await asyncio.to_thread(wait_until, lambda: samples(server.admin)[counts] == 1)
-            found = samples(server.admin)
+            await asyncio.to_thread(wait_until, lambda: samples(server.http)[counts] == 1)
+            found = samples(server.http)
         assert found["frazil_subscription_acks_total", "s", TOPIC] == 0
         assert found["frazil_subscription_lag_messages", "s", TOPIC] == 0
         assert found["frazil_topic_messages", f"{TOPIC}-dead-letter"] == 1
@@ -87,16 +87,16 @@ def test_a_missed_objective_makes_it_unready_until_the_table_has_caught_up(tmp_p
 
 
 def miss_and_catch_up(server: Server) -> None:
-    assert ready(server.admin).status_code == 200
+    assert ready(server.http).status_code == 200
     asyncio.run(asyncio.wait_for(send(server, b"tea"), 60))
-    wait_until(lambda: ready(server.admin).status_code == 503)
-    told = ready(server.admin).json()
+    wait_until(lambda: ready(server.http).status_code == 503)
+    told = ready(server.http).json()
     (reason,) = told["reasons"]
     assert (told["status"], reason["topic"], reason["error"]) == ("degraded", TOPIC, "freshness_objective_missed")
     assert (reason["lag_rows"], reason["objective_ms"]) == (1, 300)
     assert reason["freshness_ms"] > 300
     assert "the objective is 0.3 s; no mover has ever run here; see frazil pipeline status" in reason["message"]
-    found = samples(server.admin)
+    found = samples(server.http)
     assert (found["frazil_ready",], found["frazil_freshness_objective_missed", TOPIC]) == (0, 1)
     assert found["frazil_freshness_objective_seconds", TOPIC] == 0.3
     assert found["frazil_table_freshness_seconds", TOPIC] > 0.3
@@ -104,8 +104,8 @@ def miss_and_catch_up(server: Server) -> None:
     data = server.folder / "data"
     place = Place(data, server.folder / "frazil.yaml", make_settings({"data": data}))
     assert answer(run(place, "pipeline", "run", "--once", "--json"))["rows"] == 1
-    assert ready(server.admin).status_code == 200
-    found = samples(server.admin)
+    assert ready(server.http).status_code == 200
+    found = samples(server.http)
     assert (found["frazil_ready",], found["frazil_freshness_objective_missed", TOPIC]) == (1, 0)
     assert (found["frazil_table_lag_rows", TOPIC], found["frazil_table_freshness_seconds", TOPIC]) == (0, 0)
     assert (found["frazil_mover_rows_total",], found["frazil_mover_commits_total",]) == (1, 1)

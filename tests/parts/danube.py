@@ -47,7 +47,7 @@ class Server:
         self._config.write_text(json.dumps(sections), encoding="utf-8")
         self._log = folder / "server.log"
         self.process: subprocess.Popen[str] | None = None
-        self.admin = ""
+        self.http = ""
         self.flight = ""
 
     def start(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class Server:
         line = self.process.stdout.readline()
         assert line, self.log()
         found: dict[str, Any] = json.loads(line)
-        self.admin, self.flight = found["address"], found["flight"]
+        self.http, self.flight = found["address"], found["flight"]
         return found
 
     def kill(self) -> None:

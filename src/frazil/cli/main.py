@@ -36,7 +36,11 @@ from frazil.core.errors import (
     FolderInUse,
     FrazilError,
     InvalidInput,
+    JobNotFound,
     LogFailed,
+    SchemaNotFound,
+    SubscriptionNotFound,
+    TableNotFound,
     TopicNotFound,
     TryLater,
 )
@@ -62,6 +66,10 @@ app.add_typer(generate.app, name="generate")
 _EXIT_CODES: tuple[tuple[type[FrazilError], int], ...] = (
     (InvalidInput, 2),
     (TopicNotFound, 3),
+    (SubscriptionNotFound, 3),
+    (TableNotFound, 3),
+    (JobNotFound, 3),
+    (SchemaNotFound, 3),
     (TryLater, 4),
     (CorruptLog, 5),
     (LogFailed, 5),

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from frazil.core.errors import InvalidInput, ProducerFenced, SequenceForgotten, SequenceGap
 from frazil.core.sequences import NUMBER_MAX, ProducerState, Sent
 from frazil.log.group import Part, SentPart
-from frazil.log.producers import Producers, SentRows
+from frazil.log.producers import GENERATION_BITS, Producers, SentRows
 
 
 class Sequencer:
@@ -34,6 +34,10 @@ class Sequencer:
             if state is None and not waiting:
                 raise SequenceForgotten(self._topic, sent.producer, sent.sequence, expected)
             raise ProducerFenced(self._topic, sent.producer, sent.epoch, epoch)
+        if (sent.epoch ^ epoch) >> (GENERATION_BITS - 1):
+            raise InvalidInput(
+                f"epoch {sent.epoch} was never given out; take the name with open_producer", field="epoch"
+            )
         if sent.sequence > expected:
             raise SequenceGap(self._topic, sent.producer, sent.sequence, expected)
         if sent.sequence == expected:
@@ -64,7 +68,7 @@ class Sequencer:
         """A group has become a frame whose first row has that offset."""
         for row, rows, sent in sent_rows(group):
             self.producers.store(sent, rows, first_offset + row)
-            self._leave(sent.producer, self.waiting[sent.producer][1:])
+            self._take_out(sent.producer, slice(0, 1))
 
     def failed(self, parts: Sequence[Part]) -> list[SentPart]:
         """What waits behind parts that failed, and can no longer follow them."""
@@ -75,20 +79,22 @@ class Sequencer:
                 if part in waiting:
                     at = waiting.index(part)
                     behind += [later for later in waiting[at:] if later not in parts]
-                    self._leave(part.sent.producer, waiting[:at])
+                    self._take_out(part.sent.producer, slice(at, None))
         return behind
 
     def open(self, name: str) -> ProducerState:
         """A client takes the name. What an older one has on its way is stored yet, and told by `waiting`."""
         waiting = self.waiting.get(name)
-        if waiting:
+        if waiting and self.producers.get(name) is None:
+            self.producers.restore(name, waiting[-1].sent.epoch, waiting[0].sent.sequence)
+        elif waiting:
             self.producers.raise_epochs({name: waiting[-1].sent.epoch})
         return self.producers.open(name)
 
-    def _leave(self, name: str, still: list[SentPart]) -> None:
-        if still:
-            self.waiting[name] = still
-        else:
+    def _take_out(self, name: str, which: slice) -> None:
+        waiting = self.waiting[name]
+        del waiting[which]
+        if not waiting:
             del self.waiting[name]
 
 

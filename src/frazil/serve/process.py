@@ -44,9 +44,17 @@ _log = logging.getLogger("frazil.serve")
 
 
 def serve_until_stopped(
-    settings: Settings, *, mover: Sequence[str] | None = None, log_json: bool = False, announce_json: bool = False
+    settings: Settings,
+    *,
+    mover: Sequence[str] | None = None,
+    verify: Sequence[str] | None = None,
+    log_json: bool = False,
+    announce_json: bool = False,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then finish what was queued and return. `mover` is the command that starts it."""
+    """Serve until SIGTERM or SIGINT, then finish what was queued and return.
+
+    `mover` is the command that moves rows, `verify` the one that proves a topic.
+    """
     log_to_stderr(as_json=log_json)
     sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
     with (
@@ -73,7 +81,15 @@ def serve_until_stopped(
         flight = FlightDoor(storage, settings.flight, movers, lambda: broker.broker if broker is not None else None)
         watch = Watch(storage, flight, broker, SystemClock(), has_mover=moving is not None)
         up = (lambda: moving.up) if moving is not None else None
-        app = make_app(storage, opening, up, problems=watch.problems, collectors=watch.collectors)
+        app = make_app(
+            storage,
+            opening,
+            up,
+            broker=(lambda: broker.parts) if broker is not None else None,
+            verify=verify,
+            problems=watch.problems,
+            collectors=watch.collectors,
+        )
         server = _Server(RequestIds(app), announce, running.close, addresses, flight, broker)
         with server.stopped_by_signals():
             opening.start()

@@ -5,10 +5,16 @@
 //!     receive URL TOPIC SUBSCRIPTION KIND CONSUMER [NACK]   until stdin ends; with NACK, each one refused at first
 //!     schema URL SUBJECT TOPIC DEFINITION PAYLOAD...        register, bind a producer to it, send
 
-use danube_client::{DanubeClient, SchemaType, SubType};
+use danube_client::{Consumer, DanubeClient, Producer, SchemaType, SubType};
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
+use std::time::Duration;
+use danube_core::message::StreamMessage;
 use tokio::io::AsyncReadExt;
+use tokio::sync::mpsc::Receiver;
+
+const TRIES_MAX: usize = 300;
+const PAUSE: Duration = Duration::from_millis(50);
 
 type Outcome = Result<(), Box<dyn Error>>;
 
@@ -39,16 +45,27 @@ async fn send(given: &[&str]) -> Outcome {
     let mut producer = builder.build()?;
     producer.create().await?;
     for number in 0..count {
-        let payload = number.to_string().into_bytes();
-        let attributes = Some(HashMap::from([("number".to_string(), number.to_string())]));
-        if keys.is_empty() {
-            producer.send(payload, attributes).await?;
-        } else {
-            producer.send_with_key(payload, attributes, keys[number % keys.len()]).await?;
+        let mut tries = 0;
+        // the client gives up when a connection breaks under a message: whoever uses it sends it again
+        while let Err(error) = send_one(&producer, number, keys).await {
+            tries += 1;
+            if tries == TRIES_MAX {
+                return Err(error.into());
+            }
+            tokio::time::sleep(PAUSE).await;
         }
         println!("{number}");
     }
     Ok(())
+}
+
+async fn send_one(producer: &Producer, number: usize, keys: &[&str]) -> danube_client::errors::Result<u64> {
+    let payload = number.to_string().into_bytes();
+    let attributes = Some(HashMap::from([("number".to_string(), number.to_string())]));
+    match keys {
+        [] => producer.send(payload, attributes).await,
+        _ => producer.send_with_key(payload, attributes, keys[number % keys.len()]).await,
+    }
 }
 
 async fn receive(given: &[&str]) -> Outcome {
@@ -60,8 +77,51 @@ async fn receive(given: &[&str]) -> Outcome {
         other => return Err(format!("no such kind: {other}").into()),
     };
     let refuses = given.len() > 5;
-    let client = client(given[0]).await?;
-    let mut consumer = client
+    let mut refused = HashSet::new();
+    let mut stdin = tokio::io::stdin();
+    let mut nothing = [0u8; 1];
+    let mut tries = 0;
+    loop {
+        let subscribed = subscribe(given, kind.clone()).await;
+        let (mut consumer, mut messages) = match subscribed {
+            Ok(found) => found,
+            Err(error) if tries == TRIES_MAX => return Err(error),
+            Err(_) => {
+                tries += 1;
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+        };
+        println!("subscribed");
+        loop {
+            let message = tokio::select! {
+                found = messages.recv() => found,
+                _ = stdin.read(&mut nothing) => {
+                    consumer.close().await;
+                    return Ok(());
+                }
+            };
+            // the client gives up when a connection breaks at the wrong moment: whoever uses it subscribes again
+            let Some(message) = message else { break };
+            let place = (message.msg_id.topic_name.clone(), message.msg_id.topic_offset);
+            if refuses && refused.insert(place.clone()) {
+                consumer.nack(&message, Some(10), Some("not yet".to_string())).await?;
+                println!("refused {}", place.1);
+                continue;
+            }
+            let key = message.routing_key.clone().unwrap_or_default();
+            let number = message.attributes.get("number").cloned().unwrap_or_default();
+            println!("{} {} {} {} {}", place.0, place.1, key, number, String::from_utf8(message.payload.to_vec())?);
+            if let Err(error) = consumer.ack(&message).await {
+                eprintln!("not acknowledged: {error}"); // the client does not try again: the message will come again
+            }
+        }
+    }
+}
+
+async fn subscribe(given: &[&str], kind: SubType) -> Result<(Consumer, Receiver<StreamMessage>), Box<dyn Error>> {
+    let mut consumer = client(given[0])
+        .await?
         .new_consumer()
         .with_topic(given[1])
         .with_subscription(given[2])
@@ -69,29 +129,8 @@ async fn receive(given: &[&str]) -> Outcome {
         .with_consumer_name(given[4])
         .build()?;
     consumer.subscribe().await?;
-    let mut messages = consumer.receive().await?;
-    println!("subscribed");
-    let mut refused = HashSet::new();
-    let mut stdin = tokio::io::stdin();
-    let mut nothing = [0u8; 1];
-    loop {
-        let message = tokio::select! {
-            found = messages.recv() => found.ok_or("the stream has ended")?,
-            _ = stdin.read(&mut nothing) => break,
-        };
-        let place = (message.msg_id.topic_name.clone(), message.msg_id.topic_offset);
-        if refuses && refused.insert(place.clone()) {
-            consumer.nack(&message, Some(10), Some("not yet".to_string())).await?;
-            println!("refused {}", place.1);
-            continue;
-        }
-        let key = message.routing_key.clone().unwrap_or_default();
-        let number = message.attributes.get("number").cloned().unwrap_or_default();
-        println!("{} {} {} {} {}", place.0, place.1, key, number, String::from_utf8(message.payload.to_vec())?);
-        consumer.ack(&message).await?;
-    }
-    consumer.close().await;
-    Ok(())
+    let messages = consumer.receive().await?;
+    Ok((consumer, messages))
 }
 
 async fn schema(given: &[&str]) -> Outcome {
