@@ -33,7 +33,7 @@ def payloads(topic: frazil.Topic | frazil.RemoteTopic) -> list[bytes]:
 )
 def test_the_face_is_that_of_the_embedded_one(mine: type, embedded: type) -> None:
     own = {"log", "open_producer", "producer_state", "settings", "floor_of"}
-    own |= {"metrics", "budget", "cache", "opened_topics", "maintain"}  # of the process that owns the folder
+    own |= {"metrics", "budget", "cache", "opened_topics", "maintain", "record"}  # of the process that owns the folder
     for name, member in inspect.getmembers(embedded):
         if name.startswith("_") or name in own:
             continue
