@@ -26,6 +26,7 @@ from frazil.core.errors import (
     Closed,
     EncodingFailed,
     FrazilError,
+    LogFailed,
     OutcomeUnknown,
     OwnerUnreachable,
     SequenceGap,
@@ -294,7 +295,8 @@ class Sender:
             sent = self._window.take_sent()
             waiting = self._window.take_waiting()
             self._refused_at, self._attempts = None, 0
-        unknown = error if isinstance(error, TopicNotFound) else OutcomeUnknown(self._topic, error.message)
+        says_enough = isinstance(error, TopicNotFound | LogFailed)
+        unknown = error if says_enough else OutcomeUnknown(self._topic, error.message)
         _settle((part for batch in sent for part in batch.parts), unknown)
         _settle(waiting, error)
 
