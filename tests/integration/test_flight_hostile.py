@@ -266,3 +266,17 @@ def test_what_was_taken_can_all_be_read_and_checked(server: Server, hostile: Hos
         topic = remote.topic(TOPIC)
         messages = list(topic.read())
         assert [message.offset for message in messages] == list(range(topic.stats().end))
+
+
+def test_times_in_a_buffer_of_an_odd_size_are_read_as_far_as_they_go(hostile: Hostile) -> None:
+    schema = pa.schema([GIVEN.field("_publish_time"), GIVEN.field("_payload")])
+    times = pa.Array.from_buffers(schema.field(0).type, 1, [None, pa.py_buffer(bytes(13))])
+    one = pa.RecordBatch.from_arrays([times, pa.array([b"x"], pa.binary())], schema=schema)
+    received = flight_wire.received(batch(0, one))
+    assert isinstance(received, flight_wire.Received)
+    header = received.header.replace(struct.pack("<q", 8), struct.pack("<q", 13), 1)
+    assert header != received.header
+    raw = FlightData(data_header=header, data_body=received.body, app_metadata=received.note).SerializeToString()
+    answers, code, _ = hostile.put(opening(schema, producer="odd"), raw)
+    assert code in CLEAN or code is None
+    assert answers

@@ -16,6 +16,7 @@ from frazil.log.group import MessageRow
 
 _TIME_MIN_US = -62_135_596_800_000_000
 _TIME_MAX_US = 253_402_300_799_999_999
+_FEW = 32
 GIVEN = pa.schema([field for field in ENVELOPE if field.name != "_append_time"])
 """The columns of the envelope that a caller may give."""
 
@@ -148,9 +149,17 @@ def _check_longest(settings: WalSettings, rows: pa.RecordBatch) -> None:
 def _check_times(rows: pa.RecordBatch) -> None:
     """A time that no calendar has could be stored but never read back."""
     column = rows.column("_publish_time")
-    times = np.frombuffer(column.buffers()[1], np.int64, len(column), column.offset * 8)
-    if times.min() < _TIME_MIN_US or times.max() > _TIME_MAX_US:
+    start, end = column.offset * 8, (column.offset + len(column)) * 8
+    times = memoryview(column.buffers()[1])[start:end].cast("q")
+    lowest, highest = (min(times), max(times)) if len(times) <= _FEW else _extremes(times)
+    if lowest < _TIME_MIN_US or highest > _TIME_MAX_US:
         raise InvalidInput("_publish_time must lie in the years 1 to 9999", field="_publish_time")
+
+
+def _extremes(times: memoryview) -> tuple[int, int]:
+    """NumPy's way to its loops is the longer one for a few."""
+    values = np.asarray(times)
+    return int(values.min()), int(values.max())
 
 
 def _lengths(column: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

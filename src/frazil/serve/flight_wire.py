@@ -20,6 +20,8 @@ from frazil.serve.flight_pb2 import FlightData, FlightDescriptor
 _PREFIX = struct.Struct("<Ii")
 _CONTINUATION = 0xFFFFFFFF
 _HEADER_BYTES_MAX = 1024 * 1024
+_COPIED_BYTES_MAX = 64 * 1024
+"""A smaller body is sooner copied than read by Arrow through Python."""
 _BODY_TAG = b"\xc2\x3e"
 """Field 1000, bytes: written by hand behind the others, so that the body is copied once."""
 
@@ -147,6 +149,8 @@ def _message(data: Received) -> pa.ipc.Message:
         raise SchemaMismatch(f"an Arrow message has a header of 1 to {_HEADER_BYTES_MAX} bytes, not {len(data.header)}")
     prefix = _PREFIX.pack(_CONTINUATION, len(data.header))
     try:
+        if len(data.body) <= _COPIED_BYTES_MAX:
+            return pa.ipc.read_message(pa.py_buffer(b"".join((prefix, data.header, data.body))))
         return pa.ipc.read_message(pa.PythonFile(_Pieces(prefix, data.header, data.body), "r"))
     except (pa.ArrowException, ValueError, OSError, EOFError) as error:
         raise SchemaMismatch(f"the message is not valid Arrow: {_first_line(error)}") from None
