@@ -69,9 +69,9 @@ lock: ## Resolve the dependencies again and write requirements*.lock
 	@$(COMPILE) pyproject.toml --extra lake --group dev --output-file requirements-dev.lock
 	@$(COMPILE) --group pyproject.toml:docs --output-file requirements-docs.lock
 
-.PHONY: etcd-messages
-etcd-messages: ## Make etcd_pb2 again, after a change of src/frazil/meta/etcd.proto
-	@sh scripts/etcd-messages.sh
+.PHONY: messages
+messages: ## Make etcd_pb2 and flight_pb2 again, after a change of their .proto files
+	@sh scripts/messages.sh
 
 .PHONY: clean
 clean: ## Remove what can be made again (never your data)

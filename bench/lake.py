@@ -31,7 +31,7 @@ from frazil.lake.look import TableLook
 from frazil.lake.tables import table_of
 from frazil.log.info import log_info
 from frazil.log.ownership import told_where
-from frazil.serve.flight import FlightDoor
+from frazil.serve.flight import flight_door
 from frazil.serve.movers import MoverActions
 from measure import Figure, folder, percentile, report
 
@@ -176,17 +176,19 @@ def freshness(where: Path, seconds: float = 60.0, per_second: int = 1_000) -> li
 @contextlib.contextmanager
 def _mover_beside(storage: frazil.Storage, settings: Settings) -> Iterator[None]:
     """`frazil pipeline run` as a process of its own, which learns from this one what is durable."""
-    door = FlightDoor(storage, settings.flight, MoverActions(settings, SystemClock()))
     command = [sys.executable, "-m", "frazil", "pipeline", "run", "--data", str(settings.data)]
     environment = {**os.environ, "FRAZIL_WRITER__FLUSH_INTERVAL_MS": str(settings.writer.flush_interval_ms)}
-    with told_where(settings, {"flight": door.address}):
+    movers = MoverActions(settings, SystemClock())
+    with (
+        flight_door(storage, settings.flight, movers) as door,
+        told_where(settings, {"flight": door.address}),
+    ):
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment)
         try:
             yield
         finally:
             process.terminate()
             process.wait(60)
-            door.stop()
 
 
 def _end(settings: Settings, log_id: str) -> int:

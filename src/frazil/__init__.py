@@ -11,6 +11,9 @@
 `frazil.aio` has the same for asyncio.
 """
 
+from frazil.client.storage import RemoteStorage, connect
+from frazil.client.subscription import RemoteSubscription
+from frazil.client.topic import RemoteTopic
 from frazil.core.errors import (
     AnotherLeads,
     BatchTooLarge,
@@ -35,6 +38,7 @@ from frazil.core.errors import (
     MessageTooLarge,
     MetadataUnavailable,
     OffsetOutOfRange,
+    OutcomeUnknown,
     Overloaded,
     OwnerUnreachable,
     PartitioningDiffers,
@@ -95,6 +99,7 @@ __all__ = [
     "MetadataUnavailable",
     "OffsetOutOfRange",
     "OffsetRange",
+    "OutcomeUnknown",
     "Outgoing",
     "Overloaded",
     "OwnerUnreachable",
@@ -104,6 +109,9 @@ __all__ = [
     "ReadOnlyStats",
     "ReadOnlyStorage",
     "ReadOnlyTopic",
+    "RemoteStorage",
+    "RemoteSubscription",
+    "RemoteTopic",
     "RetentionSettings",
     "RevisionCompacted",
     "RowsMissing",
@@ -129,6 +137,7 @@ __all__ = [
     "TryLater",
     "UnknownClient",
     "WalSettings",
+    "connect",
     "open",
     "open_read_only",
 ]

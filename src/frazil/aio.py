@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from frazil.client.aio import RemoteStorage, RemoteSubscription, RemoteTopic, connect
 from frazil.core.errors import Closed
 from frazil.core.offsets import OffsetRange
 from frazil.core.rows import Message, to_messages
@@ -34,7 +35,18 @@ from frazil.topics.read_only import ReadOnlyStorage as _ReadOnlyStorage
 from frazil.topics.read_only import ReadOnlyTopic as _ReadOnlyTopic
 from frazil.topics.read_only import open_read_only as _open_read_only
 
-__all__ = ["ReadOnlyStorage", "ReadOnlyTopic", "Storage", "Topic", "open", "open_read_only"]
+__all__ = [
+    "ReadOnlyStorage",
+    "ReadOnlyTopic",
+    "RemoteStorage",
+    "RemoteSubscription",
+    "RemoteTopic",
+    "Storage",
+    "Topic",
+    "connect",
+    "open",
+    "open_read_only",
+]
 
 
 async def open(where: str | os.PathLike[str] | Settings | None) -> Storage:  # noqa: A001 - as in `frazil`

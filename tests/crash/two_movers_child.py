@@ -26,7 +26,7 @@ from frazil.lake.store import TableStore
 from frazil.pipeline.mover import Mover
 from frazil.pipeline.source import LogSource, OwnLogs, RemoteOwner
 from frazil.pipeline.spark import open_session, spark_place
-from frazil.serve.flight import FlightDoor
+from frazil.serve.flight import flight_door
 
 
 def say(**value: Any) -> None:
@@ -69,9 +69,9 @@ def publish(topics: list[frazil.Topic], stop: threading.Event) -> None:
 
 
 def own(settings: frazil.Settings, spark: str, ticks: int) -> None:
-    with frazil.open(settings) as storage:
+    with frazil.open(settings) as storage, flight_door(storage, FlightSettings(port=0)) as door:
         topics = [storage.topic(name) for name in TOPICS]
-        door, stop = FlightDoor(storage, FlightSettings(port=0)), threading.Event()
+        stop = threading.Event()
         publisher = threading.Thread(target=publish, args=(topics, stop))
         publisher.start()
         mover = new_mover(settings, spark, OwnLogs(storage))
@@ -83,7 +83,6 @@ def own(settings: frazil.Settings, spark: str, ticks: int) -> None:
         while mover.tick(all_of_it=True).lag_rows:
             pass
         say(ends={topic.name: topic.stats().end for topic in topics})
-        door.stop()
 
 
 def main(folder: Path, spark: str, source: str, ticks: int, stop_at: int | None) -> None:

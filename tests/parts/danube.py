@@ -35,7 +35,10 @@ class Server:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         folder.mkdir(parents=True, exist_ok=True)
-        sections = {"broker": {"port": self.port, **broker}, "http": {"port": 0}, "flight": {"port": 0}}
+        self.flight_port = free_port()
+        self.flight = f"grpc://127.0.0.1:{self.flight_port}"
+        flight = {"port": self.flight_port}
+        sections = {"broker": {"port": self.port, **broker}, "http": {"port": 0}, "flight": flight}
         sections |= {} if metadata is None else {"metadata": metadata}
         self._config = folder / "frazil.yaml"
         self._config.write_text(json.dumps(sections), encoding="utf-8")

@@ -130,6 +130,14 @@ class Broker:
     def knows(self, name: TopicName) -> bool:
         return name in self._topics
 
+    async def make_known(self, topic: str) -> None:
+        """A topic that the storage has, for subscriptions; one of another door may be here for the first time."""
+        self._check_open()
+        parsed = TopicName.parse(topic)
+        if parsed not in self._topics:
+            await asyncio.to_thread(self._storage.topic, str(parsed), create=False)
+            await self._topic(parsed, reliable=True)
+
     def partitions(self, name: TopicName) -> list[str]:
         """The topic itself, or its partitions in their order; nothing if neither is known."""
         if name in self._topics:

@@ -49,3 +49,13 @@ class Stream:
             self._more.clear()
             await self._more.wait()
         return None if self.ended else self._entries.popleft()
+
+    async def take_some(self, count_max: int) -> list[Entry]:
+        """What is there, at least one; nothing when the stream has ended."""
+        first = await self.take()
+        if first is None:
+            return []
+        taken = [first]
+        while self._entries and len(taken) < count_max:
+            taken.append(self._entries.popleft())
+        return taken

@@ -29,6 +29,7 @@ FrazilError
 │   ├── DiskBudgetExceeded
 │   ├── OwnerUnreachable
 │   └── AnotherLeads
+├── OutcomeUnknown          rows were sent and not answered; look whether they are there
 ├── EncodingFailed          rows could not be turned into Arrow (no memory); nothing was written
 ├── LakeUnavailable         the catalog or the object store can't be had; the log goes on without it
 ├── MetadataUnavailable     the store of metadata can't be had; it is asked again with the next call
@@ -324,6 +325,19 @@ class AnotherLeads(TryLater):
             "wait for it, or stop it first: see `frazil pipeline status`",
             host=host,
             pid=pid,
+        )
+
+
+class OutcomeUnknown(FrazilError):
+    """Rows were sent and never answered: they may be stored, or not."""
+
+    code = "outcome_unknown"
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(
+            f"whether the rows were stored in {topic} is not known ({reason}); read its end before you send them again",
+            topic=topic,
+            reason=reason,
         )
 
 

@@ -98,11 +98,15 @@ class HttpSettings(_Frozen):
 
 
 class FlightSettings(_Frozen):
-    """The Arrow Flight door: ranges of logs for movers in other processes and on other hosts."""
+    """The Arrow Flight door: for Frazil's own clients, and for movers in other processes and on other hosts."""
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(6660, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     advertised: str | None = Field(None, description="host:port by which other hosts reach it; unset, where it listens")
+    batch_bytes_max: int = Field(16 * MIB, gt=0, le=2**30, description="largest batch that a client may send")
+    batch_rows_max: int = Field(1_000_000, gt=0, lt=2**31, description="most rows of one batch")
+    streams_max: int = Field(1_000, gt=0, le=100_000, description="clients' streams at once: publish, read, subscribe")
+    buffer_bytes_max: int = Field(256 * MIB, gt=0, description="received and not yet durable, of all clients together")
 
     @field_validator("advertised")
     @classmethod

@@ -16,7 +16,7 @@ from frazil.log.group import MessageRow
 
 _TIME_MIN_US = -62_135_596_800_000_000
 _TIME_MAX_US = 253_402_300_799_999_999
-_GIVEN = pa.schema([field for field in ENVELOPE if field.name != "_append_time"])
+GIVEN = pa.schema([field for field in ENVELOPE if field.name != "_append_time"])
 """The columns of the envelope that a caller may give."""
 
 _ROW_BYTES = 64
@@ -69,18 +69,9 @@ def message_rows(settings: WalSettings, messages: Iterable[Any], now_us: int) ->
 def envelope_rows(settings: WalSettings, batch: pa.RecordBatch, now_us: int) -> tuple[pa.RecordBatch, int]:
     """A caller's batch for a message topic: `_payload` and any other envelope columns, in any order."""
     _check_safe(batch)
-    known = {field.name: field for field in _GIVEN}
-    columns: dict[str, pa.Array] = {"_publish_time": constant_times(batch.num_rows, now_us)}
-    for name in batch.schema.names:
-        if name not in known:
-            raise SchemaMismatch(f"column {name!r}: a message topic takes only {', '.join(known)}", field=name)
-        if len(batch.schema.get_all_field_indices(name)) > 1:
-            raise SchemaMismatch(f"column {name!r} is there more than once", field=name)
-        columns[name] = _cast(name, batch.column(name), known[name].type)
-    if "_payload" not in columns:
-        raise SchemaMismatch("column '_payload' is missing: a message topic needs it", field="_payload")
-    rows, size = checked_batch(settings, _envelope(columns, batch.num_rows))
-    _check_longest(settings, rows)
+    rows, size = checked_batch(settings, batch if batch.schema.equals(GIVEN) else _envelope(batch, now_us))
+    if size > settings.message_bytes_max:  # else no row can be above it, and looking at each costs more than the rest
+        _check_longest(settings, rows)
     if "_publish_time" in batch.schema.names:
         _check_times(rows)
     return rows, size
@@ -126,9 +117,21 @@ def checked_batch(settings: WalSettings, batch: pa.RecordBatch) -> tuple[pa.Reco
     return batch, size
 
 
-def _envelope(columns: Mapping[str, pa.Array], count: int) -> pa.RecordBatch:
-    arrays = [columns[field.name] if field.name in columns else nulls(count, field.type) for field in _GIVEN]
-    return pa.RecordBatch.from_arrays(arrays, schema=_GIVEN)
+def _envelope(batch: pa.RecordBatch, now_us: int) -> pa.RecordBatch:
+    """All columns of the envelope, of which the caller gave some."""
+    count = batch.num_rows
+    known = {field.name: field for field in GIVEN}
+    columns: dict[str, pa.Array] = {"_publish_time": constant_times(count, now_us)}
+    for name in batch.schema.names:
+        if name not in known:
+            raise SchemaMismatch(f"column {name!r}: a message topic takes only {', '.join(known)}", field=name)
+        if len(batch.schema.get_all_field_indices(name)) > 1:
+            raise SchemaMismatch(f"column {name!r} is there more than once", field=name)
+        columns[name] = _cast(name, batch.column(name), known[name].type)
+    if "_payload" not in columns:
+        raise SchemaMismatch("column '_payload' is missing: a message topic needs it", field="_payload")
+    arrays = [columns[field.name] if field.name in columns else nulls(count, field.type) for field in GIVEN]
+    return pa.RecordBatch.from_arrays(arrays, schema=GIVEN)
 
 
 def _check_longest(settings: WalSettings, rows: pa.RecordBatch) -> None:
@@ -146,8 +149,9 @@ def _check_longest(settings: WalSettings, rows: pa.RecordBatch) -> None:
 
 def _check_times(rows: pa.RecordBatch) -> None:
     """A time that no calendar has could be stored but never read back."""
-    times = rows.column("_publish_time").cast(pa.int64())
-    if pc.min(times).as_py() < _TIME_MIN_US or pc.max(times).as_py() > _TIME_MAX_US:
+    column = rows.column("_publish_time")
+    times = np.frombuffer(column.buffers()[1], np.int64, len(column), column.offset * 8)
+    if times.min() < _TIME_MIN_US or times.max() > _TIME_MAX_US:
         raise InvalidInput("_publish_time must lie in the years 1 to 9999", field="_publish_time")
 
 

@@ -38,6 +38,11 @@ class BatchReader:
         self.offset = start
 
     @property
+    def end(self) -> int | None:
+        """Where it ends; None if it follows without end."""
+        return self._end
+
+    @property
     def finished(self) -> bool:
         return self._end is not None and self.offset >= self._end
 

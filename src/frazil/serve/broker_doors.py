@@ -25,6 +25,11 @@ class BrokerDoors:
         self._door: DanubeDoor | None = None
         self._meta: MetaStore | None = None
 
+    @property
+    def broker(self) -> Broker | None:
+        """None until it is open."""
+        return self._broker
+
     async def open(self) -> str:
         """The address for Danube clients."""
         self._meta = await asyncio.to_thread(open_meta, self._settings)

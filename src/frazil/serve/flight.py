@@ -1,78 +1,78 @@
-"""The Flight door, its reading side: which logs there are, and ranges of them as record batches.
+"""The Flight door: topics over Arrow Flight, for Frazil's own clients and for movers.
 
     action `logs`   one JSON list: for each log its id, what is durable, and where its files are
-    do_get          the ticket is JSON: {"topic": …, "log_id": …, "start": …, "end": …}; exactly these rows
+    do_get          rows, see `frazil.serve.flight_reading`
+    do_put          batches into a topic, see `frazil.serve.flight_publishing`
+    do_exchange     a subscription, see `frazil.serve.flight_subscriptions`
 
-Where other processes may move the rows, it also has the actions of `frazil.serve.movers`.
+It also has the actions of `frazil.serve.flight_topics` and, where other processes may move the rows, those of
+`frazil.serve.movers`. A mover elsewhere needs no more than this: neither the owner's disk nor its lock. Only what is
+durable is handed out, and only of the log that was asked for: a topic made again under the same name has another id.
 
-A mover elsewhere needs no more than this: neither the owner's disk nor its lock. Only what is durable is handed
-out, and only of the log that was asked for: a topic made again under the same name has another id.
+It is gRPC by hand, not Arrow's own server: that one takes messages of any size, and decompresses them before we see
+them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.flight
-from pydantic import BaseModel, ConfigDict, Field
+import grpc
+import grpc.aio
+import uvloop
 
-from frazil.core.errors import (
-    AnotherLeads,
-    Closed,
-    FrazilError,
-    InvalidInput,
-    ListenFailed,
-    LogFailed,
-    OffsetOutOfRange,
-    TryLater,
-)
-from frazil.core.rows import OFFSET
-from frazil.core.settings import FlightSettings
+from frazil.broker.broker import Broker
+from frazil.core.errors import InvalidInput, ListenFailed
+from frazil.core.settings import MIB, FlightSettings
 from frazil.log.info import LogList, as_json
-from frazil.log.reader import BatchReader
 from frazil.log.storage import Storage
-from frazil.log.topic_log import TopicLog
 from frazil.pipeline.lease import this_host
-from frazil.serve.movers import MoverActions, parsed
+from frazil.serve import flight_pb2 as pb
+from frazil.serve.flight_calls import Calls, Context, answered, checked, reader_of
+from frazil.serve.flight_publishing import Publishing
+from frazil.serve.flight_reading import Reading
+from frazil.serve.flight_subscriptions import Subscriptions
+from frazil.serve.flight_topics import TopicActions
+from frazil.serve.flight_wire import received
+from frazil.serve.movers import BODY_BYTES_MAX, MoverActions
 
-STREAMS_MAX = 64
-TICKET_BYTES_MAX = 4096
 STOP_SECONDS_MAX = 5.0
+SERVICE = "arrow.flight.protocol.FlightService"
 
 _log = logging.getLogger("frazil.serve")
 
 
-class _Ticket(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+class FlightDoor:
+    """Made anywhere; started, used and stopped on one event loop."""
 
-    topic: str
-    log_id: str
-    start: int = Field(ge=0)
-    end: int = Field(gt=0)
-
-
-class FlightDoor(pa.flight.FlightServerBase):  # type: ignore[misc]
-    """Listens from the moment it is made; `stop` ends it."""
-
-    def __init__(self, storage: Storage, settings: FlightSettings, movers: MoverActions | None = None) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        settings: FlightSettings,
+        movers: MoverActions | None = None,
+        broker_of: Callable[[], Broker | None] = lambda: None,
+    ) -> None:
         self._storage = storage
         self._logs = LogList(storage)
         self._settings = settings
-        self._actions = {"logs": self._list_logs, **(movers.by_name if movers is not None else {})}
-        self._streams = threading.BoundedSemaphore(STREAMS_MAX)
-        self._stopping = False
-        try:
-            super().__init__(_location(settings.host, settings.port))
-        except (pa.ArrowException, OSError) as error:
-            _log.debug("the Flight door failed to listen: %s", error)
-            reason, setting = "in use, or no address of this host", "--flight-port or flight.port"
-            raise ListenFailed(settings.host, settings.port, reason, setting) from None
+        self._actions: dict[str, Callable[[bytes], bytes]] = {
+            "logs": self._list_logs,
+            **TopicActions(storage, settings).by_name,
+            **(movers.by_name if movers is not None else {}),
+        }
+        self._broker_of = broker_of
+        self._server: Any = None
+        self._calls: Calls | None = None
+        self._reading: Reading | None = None
+        self._publishing: Publishing | None = None
+        self._subscriptions: Subscriptions | None = None
+        self.port = settings.port
 
     @property
     def address(self) -> str:
@@ -88,102 +88,90 @@ class FlightDoor(pa.flight.FlightServerBase):  # type: ignore[misc]
         everywhere = self._settings.host in ("0.0.0.0", "::")  # noqa: S104
         return _location(this_host() if everywhere else self._settings.host, self.port)
 
-    def stop(self) -> None:
-        """Streams end at their next batch. A client that takes no more of its batches is not waited for."""
-        self._stopping = True
-        ending = threading.Thread(target=self.shutdown, name="frazil-flight-stop", daemon=True)
-        ending.start()
-        ending.join(STOP_SECONDS_MAX)
+    async def start(self) -> None:
+        self._calls = Calls(self._settings.streams_max)
+        self._reading = Reading(self._storage, self._calls)
+        self._publishing = Publishing(self._storage, self._settings, self._calls)
+        self._subscriptions = Subscriptions(self._broker_of, self._calls)
+        self._server = grpc.aio.server(
+            options=[
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", max(self._settings.batch_bytes_max, BODY_BYTES_MAX) + MIB),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.keepalive_time_ms", 20_000),
+                ("grpc.keepalive_timeout_ms", 10_000),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+                ("grpc.http2.max_ping_strikes", 0),
+            ]
+        )
+        self._server.add_generic_rpc_handlers((self._service(),))
+        host, port = self._settings.host, self._settings.port
+        try:
+            self.port = self._server.add_insecure_port(_location(host, port).removeprefix("grpc://"))
+        except RuntimeError as error:
+            _log.debug("the Flight door failed to listen: %s", error)
+            reason, setting = "in use, or no address of this host", "--flight-port or flight.port"
+            raise ListenFailed(host, port, reason, setting) from None
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """What was begun is answered, streams end. A client that takes no more of its batches is not waited for."""
+        if self._calls is not None:
+            self._calls.end_streams()
+        if self._server is not None:
+            await self._server.stop(STOP_SECONDS_MAX)
+        if self._calls is not None:
+            self._calls.close()
 
     # --- what Flight calls
 
-    def list_actions(self, context: object) -> list[tuple[str, str]]:  # noqa: ARG002
-        return [(name, "see frazil.serve.flight and frazil.serve.movers") for name in self._actions]
+    def _service(self) -> Any:
+        handlers = {
+            "ListActions": grpc.unary_stream_rpc_method_handler(
+                self._list_actions, reader_of(pb.Empty), pb.ActionType.SerializeToString
+            ),
+            "DoAction": grpc.unary_stream_rpc_method_handler(
+                self._do_action, reader_of(pb.Action), pb.Result.SerializeToString
+            ),
+            "DoGet": grpc.unary_stream_rpc_method_handler(self._do_get, reader_of(pb.Ticket)),
+            "DoPut": grpc.stream_stream_rpc_method_handler(self._do_put, received, pb.PutResult.SerializeToString),
+            "DoExchange": grpc.stream_stream_rpc_method_handler(self._do_exchange, received),
+        }
+        return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
-    def do_action(self, context: object, action: pa.flight.Action) -> Iterator[bytes]:  # noqa: ARG002
-        with _told():
-            act = self._actions.get(action.type)
-            if act is None:
-                raise InvalidInput(f"there is no action {action.type!r}; there is: {', '.join(self._actions)}")
-            return iter([act(action.body.to_pybytes() if action.body is not None else b"")])
+    async def _list_actions(self, _: Any, __: Context) -> AsyncIterator[pb.ActionType]:
+        for name in self._actions:
+            yield pb.ActionType(type=name, description="see frazil.serve.flight")
 
-    def do_get(self, context: object, ticket: pa.flight.Ticket) -> pa.flight.GeneratorStream:  # noqa: ARG002
-        with _told():
-            wanted = _parsed(ticket.ticket)
-            log = self._log_of(wanted)
-            return pa.flight.GeneratorStream(pa.schema([OFFSET, *log.schema]), self._batches(log, wanted))
+    async def _do_action(self, request: Any, context: Context) -> None:
+        async def act() -> None:
+            action = checked(request)
+            found = self._actions.get(action.type)
+            if found is None:
+                raise InvalidInput(f"there is no action {action.type!r:.80}; there is: {', '.join(self._actions)}")
+            assert self._calls is not None
+            await context.write(pb.Result(body=await self._calls.blocking(found, action.body)))
+
+        await answered(context, act())
+
+    async def _do_get(self, request: Any, context: Context) -> None:
+        async def get() -> None:
+            assert self._reading is not None
+            await self._reading.get(checked(request).ticket, context)
+
+        await answered(context, get())
+
+    async def _do_put(self, _: Any, context: Context) -> None:
+        assert self._publishing is not None
+        await answered(context, self._publishing.put(context))
+
+    async def _do_exchange(self, _: Any, context: Context) -> None:
+        assert self._subscriptions is not None
+        await answered(context, self._subscriptions.exchange(context))
 
     def _list_logs(self, _: bytes) -> bytes:
         return json.dumps([as_json(info) for info in self._logs.read()]).encode()
-
-    # --- a range
-
-    def _log_of(self, wanted: _Ticket) -> TopicLog:
-        """The log asked for, which has the whole range, or the reason why not."""
-        log = self._storage.topic(wanted.topic, create=False).log
-        if log.log_id != wanted.log_id:
-            raise InvalidInput(
-                f"{wanted.topic} is another log now: it has the id {log.log_id}, not {wanted.log_id}",
-                topic=wanted.topic,
-                log_id=log.log_id,
-            )
-        if wanted.start < log.first_offset or wanted.end > log.durable_end:
-            beyond = wanted.start if wanted.start < log.first_offset else wanted.end - 1
-            raise OffsetOutOfRange(wanted.topic, beyond, log.first_offset, log.durable_end)
-        return log
-
-    def _batches(self, log: TopicLog, wanted: _Ticket) -> Iterator[pa.RecordBatch]:
-        """Runs only once the client takes batches, so that one that never does holds none of the streams."""
-        with _told(), self._a_stream():
-            schema = pa.schema([OFFSET, *log.schema])
-            reader = BatchReader(log, wanted.start, wanted.end)
-            try:
-                for batch in reader:
-                    if self._stopping:
-                        raise Closed("the Flight door")
-                    yield batch if batch.schema.equals(schema) else batch.cast(schema)
-            finally:
-                reader.close()
-
-    @contextlib.contextmanager
-    def _a_stream(self) -> Iterator[None]:
-        if not self._streams.acquire(blocking=False):
-            raise TryLater(f"{STREAMS_MAX} ranges are being read; try again later", limit=STREAMS_MAX)
-        try:
-            yield
-        finally:
-            self._streams.release()
-
-
-def _parsed(ticket: bytes) -> _Ticket:
-    wanted = parsed(_Ticket, ticket, "ticket", TICKET_BYTES_MAX)
-    if wanted.start >= wanted.end:
-        raise InvalidInput(f"the ticket's range is empty: {wanted.start} up to {wanted.end}")
-    return wanted
-
-
-@contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """Errors as Flight's own, with the message and our fields as JSON; Flight would send a stack trace of others."""
-    try:
-        yield
-    except FrazilError as error:
-        raise _flight_error(error) from None
-    except (pa.flight.FlightError, GeneratorExit):
-        raise
-    except Exception:  # noqa: BLE001 - whatever it was is for our log, not for a client
-        _log.exception("a Flight call failed")
-        raise pa.flight.FlightInternalError("an error of Frazil's own; its log says more") from None
-
-
-def _flight_error(error: FrazilError) -> Exception:
-    kind: Any = pa.flight.FlightServerError
-    if isinstance(error, TryLater | Closed) and not isinstance(error, AnotherLeads):
-        kind = pa.flight.FlightUnavailableError
-    elif isinstance(error, LogFailed):
-        kind = pa.flight.FlightInternalError
-    found: Exception = kind(error.message, json.dumps(error.as_dict(), default=str).encode())
-    return found
 
 
 def _location(host: str, port: int) -> str:
@@ -192,8 +180,16 @@ def _location(host: str, port: int) -> str:
 
 @contextlib.contextmanager
 def flight_door(storage: Storage, settings: FlightSettings, movers: MoverActions | None = None) -> Iterator[FlightDoor]:
+    """The door on a loop of its own, for a process that has none."""
     door = FlightDoor(storage, settings, movers)
+    loop = uvloop.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="frazil-flight", daemon=True)
+    thread.start()
     try:
+        asyncio.run_coroutine_threadsafe(door.start(), loop).result()
         yield door
     finally:
-        door.stop()
+        asyncio.run_coroutine_threadsafe(door.stop(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

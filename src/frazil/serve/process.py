@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -9,7 +10,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 
 import uvicorn
 
@@ -17,10 +17,9 @@ from frazil.core.clock import SystemClock
 from frazil.core.errors import FrazilError, ListenFailed
 from frazil.core.settings import HttpSettings, Settings
 from frazil.log.ownership import told_where
-from frazil.log.storage import Storage
 from frazil.pipeline.requirements import missing_part
 from frazil.serve.broker_doors import BrokerDoors
-from frazil.serve.flight import FlightDoor, flight_door
+from frazil.serve.flight import FlightDoor
 from frazil.serve.http import make_app
 from frazil.serve.logs import log_to_stderr
 from frazil.serve.mover_process import MoverProcess
@@ -42,29 +41,32 @@ def serve_until_stopped(
     """Serve until SIGTERM or SIGINT, then finish what was queued and return. `mover` is the command that starts it."""
     log_to_stderr(as_json=log_json)
     sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
-    with open_topics(settings) as storage, _listening(settings.http) as door, _flight(storage, settings) as flight:
+    with open_topics(settings) as storage, _listening(settings.http) as door, contextlib.ExitStack() as running:
         opening = Opening(storage)
         moving = _mover(mover)
         storage.floor_of = TableFloor(settings, always=moving is not None)  # the log keeps what its table lacks
-        addresses = {"http": _address(door), "flight": flight.address, "advertised": flight.advertised}
+        addresses = {"http": _address(door)}
 
         def announce() -> None:
+            running.enter_context(told_where(settings, addresses))
             _announce(addresses, settings, announce_json)
             if moving is not None:
                 moving.start()
+                running.callback(moving.stop)
 
         app = make_app(storage, opening, (lambda: moving.up) if moving is not None else None)
         broker = BrokerDoors(storage, settings) if settings.broker.enabled else None
-        server = _Server(app, announce, addresses, broker)
-        with server.stopped_by_signals(), told_where(settings, addresses):
+        movers = MoverActions(settings, SystemClock())
+        flight = FlightDoor(storage, settings.flight, movers, lambda: broker.broker if broker is not None else None)
+        server = _Server(app, announce, running.close, addresses, flight, broker)
+        with server.stopped_by_signals():
             opening.start()
             try:
                 server.run(sockets=[door])
                 if server.failed is not None:
                     raise server.failed
             finally:
-                if moving is not None:
-                    moving.stop()
+                running.close()
                 opening.stop()
         _log.info("stopping: syncing and giving the folder back")
     _log.info("stopped")
@@ -79,10 +81,6 @@ def _mover(command: Sequence[str] | None) -> MoverProcess | None:
         _log.error("rows are not moved to tables: %s", missing)
         return None
     return MoverProcess(command, SystemClock())
-
-
-def _flight(storage: Storage, settings: Settings) -> AbstractContextManager[FlightDoor]:
-    return flight_door(storage, settings.flight, MoverActions(settings, SystemClock()))
 
 
 @contextlib.contextmanager
@@ -118,7 +116,13 @@ class _Server(uvicorn.Server):
     """uvicorn, but a signal ends it as a success: by itself it raises the signal again when it has stopped."""
 
     def __init__(
-        self, app: object, announce: Callable[[], None], addresses: dict[str, str], broker: BrokerDoors | None
+        self,
+        app: object,
+        announce: Callable[[], None],
+        before_the_end: Callable[[], None],
+        addresses: dict[str, str],
+        flight: FlightDoor,
+        broker: BrokerDoors | None,
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -131,7 +135,9 @@ class _Server(uvicorn.Server):
             )
         )
         self._announce = announce
+        self._before_the_end = before_the_end
         self._addresses = addresses
+        self._flight = flight
         self._broker = broker
         self.failed: FrazilError | None = None
 
@@ -140,15 +146,21 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if not self.started or self.should_exit:
             return
-        if self._broker is not None:
-            try:
+        try:
+            await self._flight.start()
+            self._addresses |= {"flight": self._flight.address, "advertised": self._flight.advertised}
+            if self._broker is not None:
                 self._addresses["danube"] = await self._broker.open()
-            except FrazilError as error:
-                self.failed, self.should_exit = error, True
-                return
+        except FrazilError as error:
+            self.failed, self.should_exit = error, True
+            await self._flight.stop()
+            return
         self._announce()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """The mover goes first: it still tells by the Flight door how far it has come."""
+        await asyncio.to_thread(self._before_the_end)
+        await self._flight.stop()
         if self._broker is not None:
             await self._broker.close()
         await super().shutdown(sockets)

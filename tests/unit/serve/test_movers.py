@@ -20,7 +20,7 @@ from frazil.pipeline.mover import TickReport, TopicReport
 from frazil.pipeline.source import RemoteOwner
 from frazil.pipeline.status_file import StatusFile, read_status
 from frazil.serve import movers
-from frazil.serve.flight import FlightDoor, flight_door
+from frazil.serve.flight import flight_door
 from frazil.serve.movers import MoverActions
 from frazil.testing import FakeClock
 from frazil.topics.floor import status_path
@@ -143,11 +143,10 @@ def test_a_door_of_a_mover_that_owns_the_folder_lends_no_lead(settings: frazil.S
 def test_other_hosts_are_told_the_address_that_the_settings_give(
     tmp_path: Path, host: str, advertised: str | None, expected: str
 ) -> None:
-    with frazil.open(tmp_path) as storage:
-        door = FlightDoor(storage, FlightSettings(host=host, port=0, advertised=advertised))
+    settings = FlightSettings(host=host, port=0, advertised=advertised)
+    with frazil.open(tmp_path) as storage, flight_door(storage, settings) as door:
         assert door.advertised == expected.format(port=door.port)
         assert door.address == f"grpc://127.0.0.1:{door.port}"
-        door.stop()
 
 
 @pytest.mark.parametrize("wrong", ["broker", "broker:", "http://broker:1", "broker:0", "a b:1"])

@@ -13,7 +13,7 @@ import frazil
 from frazil.cli.main import main
 from frazil.core.settings import FlightSettings, Settings
 from frazil.log.ownership import told_where
-from frazil.serve.flight import FlightDoor
+from frazil.serve.flight import flight_door
 from frazil.topics.logs import OwnerView
 from frazil.topics.served import ServedTopic
 from parts.moving import HandMover
@@ -21,12 +21,10 @@ from parts.moving import HandMover
 
 @pytest.fixture
 def view(storage: frazil.Storage, settings: Settings) -> Iterator[OwnerView]:
-    door = FlightDoor(storage, FlightSettings(port=0))
-    with told_where(settings, {"flight": door.address}):
+    with flight_door(storage, FlightSettings(port=0)) as door, told_where(settings, {"flight": door.address}):
         view = OwnerView(door.address)
         yield view
         view.close()
-    door.stop()
 
 
 @pytest.fixture

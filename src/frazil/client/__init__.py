@@ -1,0 +1,1 @@
+"""Frazil's own client: the faces of storage and topic, over Arrow Flight."""

@@ -1,0 +1,75 @@
+"""One stream of batches to the owner, and its answers. Opened anew after every cut."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight
+
+from frazil.client.connection import FAILURES, Connection
+from frazil.core.errors import FrazilError
+
+
+class PutStream:
+    """One thread writes, another one reads."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        topic: str,
+        log_id: str,
+        schema: pa.Schema,
+        producer: str,
+        epochs: tuple[int, int] | None,
+    ) -> None:
+        self._connection = connection
+        self._writing = threading.Lock()
+        self.schema = schema
+        asked = {"topic": topic, "log_id": log_id, "producer": producer, "epochs": epochs}
+        descriptor = pa.flight.FlightDescriptor.for_command(json.dumps(asked).encode())
+        try:
+            self._writer, self._answers = connection.flight.do_put(descriptor, schema)
+        except FAILURES as error:
+            raise connection.error_of(error) from None
+        opened = self.read()
+        if opened is None:
+            raise self.finish() or connection.error_of(None)
+        self.epoch: int = opened["epoch"]
+        self.next_sequence: int = opened["next_sequence"]
+        self.stored = {(sequence, rows): offset for sequence, offset, rows in opened["recent"]}
+        """The offsets of what it sent last, by sequence and rows."""
+
+    def write(self, batch: pa.RecordBatch, sequence: int) -> None:
+        with self._writing:
+            try:
+                self._writer.write_with_metadata(batch, pa.py_buffer(b'{"sequence": %d}' % sequence))
+            except FAILURES as error:
+                raise self._connection.error_of(error) from None
+
+    def read(self) -> dict[str, Any] | None:
+        """The next answer; None when there are no more, and `finish` says why."""
+        try:
+            told = self._answers.read()
+        except FAILURES:
+            return None
+        return None if told is None else dict(json.loads(told.to_pybytes()))
+
+    def no_more(self) -> None:
+        """What was written is answered still."""
+        with self._writing:
+            try:
+                self._writer.done_writing()
+            except FAILURES:
+                return  # it has ended, which the reader learns by itself
+
+    def finish(self) -> FrazilError | None:
+        """After the last answer: the error with which the stream ended, if it was one."""
+        with self._writing:
+            try:
+                self._writer.close()
+            except FAILURES as error:
+                return self._connection.error_of(error)
+        return None

@@ -1,0 +1,81 @@
+"""Rows of a topic from its owner, who goes through table, files, cache and live tail. After a cut it is asked again,
+from the next offset on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight
+
+from frazil.client.connection import FAILURES, Connection, is_passing
+from frazil.log.positions import Start, check_end, check_start, time_us
+
+_ALIGNED = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.DataTypeSpecific)
+
+
+class RemoteBatches(Iterator[pa.RecordBatch]):
+    """Batches from `start` on, each with its `_offset` column. Not to be shared between threads, but for `close`."""
+
+    def __init__(self, connection: Connection, topic: str, start: Start, end: int | None, follow: bool) -> None:
+        check_start(start)
+        check_end(end)
+        self._connection = connection
+        first: Any = {"time_us": time_us(start)} if isinstance(start, datetime) else start
+        self._wanted = {"topic": topic, "log_id": None, "start": first, "end": end, "follow": follow}
+        self._stream: Any = None
+        self._closed = False
+        self.offset = 0
+        self._end: int | None = None
+        self._open()
+
+    def __next__(self) -> pa.RecordBatch:
+        while self._end is None or self.offset < self._end:
+            self._connection.check_open()
+            if self._closed:
+                raise StopIteration
+            batch = self._read()
+            if batch is not None:
+                self.offset += batch.num_rows
+                self._wanted["start"] = self.offset
+                return batch
+        self.close()
+        raise StopIteration
+
+    def close(self) -> None:
+        """Ends the stream, also while another thread waits for its next batch."""
+        self._closed = True
+        if self._stream is not None:
+            self._stream.cancel()
+
+    def _read(self) -> pa.RecordBatch | None:
+        """The next batch; None where there was only a sign of life, or the stream was opened anew."""
+        try:
+            return self._stream.read_chunk().data
+        except (*FAILURES, StopIteration) as error:
+            if self._closed:
+                return None
+            if not isinstance(error, StopIteration):  # which says that the topic's columns have changed
+                failed = self._connection.error_of(error)
+                if not is_passing(failed):
+                    raise failed from None
+        self._open()
+        return None
+
+    def _open(self) -> None:
+        self._connection.tried(self._try_open, lambda: self._closed)
+
+    def _try_open(self) -> None:
+        self._connection.check_open()
+        ticket = pa.flight.Ticket(json.dumps({"read": self._wanted}).encode())
+        options = pa.flight.FlightCallOptions(read_options=_ALIGNED)
+        try:
+            self._stream = self._connection.flight.do_get(ticket, options)
+            told = json.loads(self._stream.read_chunk().app_metadata.to_pybytes())
+        except (*FAILURES, StopIteration) as error:
+            raise self._connection.error_of(error) from None
+        self.offset, self._end = told["offset"], told["end"]
+        self._wanted |= {"log_id": told["log_id"], "start": told["offset"], "end": told["end"]}

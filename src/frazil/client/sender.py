@@ -1,0 +1,331 @@
+"""Batches of one topic on their way to its owner: gathered, sent in order, sent again until they are answered.
+
+Callers put rows into a queue. While the pipe has room the next batch goes at once; while it has none, rows gather, and
+go together: no timer, as in the log's own group commit. Each batch has a sequence, the number of its first row in this
+producer's own counting, by which the log knows one that it has already. So after a cut everything that has no answer is
+sent again, in order, and nothing is stored twice.
+
+After a refusal the owner takes no more from the stream; what came behind the refused batch gets its numbers anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from frazil.client.connection import Connection, delay_seconds, is_passing
+from frazil.client.put_stream import PutStream
+from frazil.client.window import Batch, SenderLimits, Window, encoded
+from frazil.core.clock import Clock
+from frazil.core.error_forms import from_dict
+from frazil.core.errors import Closed, FrazilError, OutcomeUnknown, ProducerFenced, SequenceGap, TopicNotFound
+from frazil.log.group import MessageRow, Notify, Part
+
+CLOSE_SECONDS_MAX = 5.0
+
+_log = logging.getLogger("frazil.client")
+
+
+class Sender:
+    """Used from any thread. A plain caller writes in its own thread; for callers on a loop a worker does."""
+
+    def __init__(
+        self, connection: Connection, topic: str, log_id: str, producer: str, limits: SenderLimits, clock: Clock
+    ) -> None:
+        self._connection = connection
+        self._topic = topic
+        self._log_id = log_id
+        self._producer = producer
+        self._limits = limits
+        self._clock = clock
+        self._guard = threading.Lock()
+        self._changed = threading.Condition(self._guard)
+        self._window = Window(limits)
+        self._stream: PutStream | None = None
+        self._reader: threading.Thread | None = None
+        self._worker: threading.Thread | None = None
+        self._sending = False
+        self._next_sequence = 0
+        self._epochs: tuple[int, int] | None = None
+        self._refused_at: int | None = None
+        self._closed = False
+
+    # --- for callers
+
+    def append_message(self, message: MessageRow, size: int) -> int:
+        """Send one checked message and wait for its offset."""
+        with self._guard:
+            self._check_open()
+            part = self._window.add_message(message, size, None)
+            index = len(part.messages) - 1
+            leads = self._lead()
+        return self._awaited(part, leads).offset_at(index)
+
+    def append_batch(self, batch: pa.RecordBatch, size: int) -> int:
+        """Send a checked batch and wait for its first offset."""
+        part = Part(None, batch, size)
+        with self._guard:
+            self._check_open()
+            self._window.add(part)
+            leads = self._lead()
+        return self._awaited(part, leads).offset_at(0)
+
+    def begin_message(self, message: MessageRow, size: int, notify: Notify, token: object) -> None:
+        """The same without waiting, and without a write that might block: `notify` gets the settled part."""
+        with self._guard:
+            self._check_open()
+            self._window.add_message(message, size, notify).tokens.append(token)
+            self._wake()
+
+    def begin_batch(self, batch: pa.RecordBatch, size: int, notify: Notify, token: object) -> None:
+        part = Part(notify, batch, size)
+        part.tokens.append(token)
+        with self._guard:
+            self._check_open()
+            self._window.add(part)
+            self._wake()
+
+    def close(self) -> None:
+        """Wait for what is on its way, as long as any publish would, and end the stream."""
+        with self._guard:
+            if self._closed:
+                return
+            self._closed = True
+            self._changed.notify_all()
+            worker = self._worker
+        if worker is not None:
+            worker.join()
+        reader = self._reader
+        if self._stream is not None:
+            self._stream.no_more()
+        if reader is not None:
+            reader.join(CLOSE_SECONDS_MAX)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"the connection to {self._connection.address}")
+        if self._worker is None:
+            self._worker = threading.Thread(target=self._work, name="frazil-send", daemon=True)
+            self._worker.start()
+
+    def _awaited(self, part: Part, leads: bool) -> Part:
+        if leads:
+            self._send_ready()
+        part.wait()
+        return part
+
+    def _lead(self) -> bool:
+        """Whether the caller, who holds the guard, sends what is ready; else somebody does already, or the worker."""
+        if self._sending or not self._window.may_send:
+            return False
+        if self._stream is None:
+            self._changed.notify_all()
+            return False
+        self._sending = True
+        return True
+
+    def _wake(self) -> None:
+        if self._closed or (not self._sending and self._window.may_send):
+            self._changed.notify_all()
+
+    # --- sending
+
+    def _send_ready(self) -> None:
+        """All that the pipe has room for, by one thread at a time."""
+        try:
+            while (taken := self._take()) is not None:
+                parts, stream = taken
+                try:
+                    batch = encoded(self._topic, parts, self._clock.now_us())
+                except FrazilError as error:
+                    _settle(parts, error)
+                    continue
+                with self._guard:
+                    same = self._stream is stream and stream.schema.equals(batch.rows.schema)
+                    batch.sequence = self._next_sequence
+                    self._next_sequence += batch.rows.num_rows
+                    self._window.sent(batch)
+                if not same:  # of other columns than the stream's, or the stream was lost: all of it goes by another
+                    self._lost(stream)
+                    return
+                try:
+                    stream.write(batch.rows, batch.sequence)
+                except FrazilError:
+                    self._lost(stream)
+                    return
+        finally:
+            with self._guard:
+                self._sending = False
+                self._changed.notify_all()
+
+    def _take(self) -> tuple[list[Part], PutStream] | None:
+        with self._guard:
+            if self._stream is None or not self._window.may_send:
+                return None
+            return self._window.take(), self._stream
+
+    def _lost(self, stream: PutStream) -> None:
+        stream.no_more()
+        with self._guard:
+            if self._stream is stream:
+                self._stream = None
+                self._changed.notify_all()
+
+    # --- the worker: sends for callers that may not block, and opens the stream again
+
+    def _work(self) -> None:
+        attempt, since_us = 0, 0
+        while True:
+            with self._guard:
+                while not self._has_work():
+                    if self._closed and not self._window.busy:
+                        return
+                    self._changed.wait()
+                opens = self._stream is None
+                if not opens:
+                    self._sending = True
+            if not opens:
+                self._send_ready()
+                continue
+            since_us = since_us if attempt else self._clock.monotonic_us()
+            error = self._open()
+            if error is None:
+                attempt = 0
+                continue
+            waited_ms = (self._clock.monotonic_us() - since_us) // 1_000
+            if not is_passing(error) or waited_ms >= self._limits.give_up_ms:
+                self._give_up(error)
+                attempt = 0
+                continue
+            attempt += 1
+            with self._guard:
+                self._changed.wait(delay_seconds(attempt))
+
+    def _has_work(self) -> bool:
+        if self._sending or (self._reader is not None and self._stream is None and self._reader.is_alive()):
+            return False
+        return self._window.busy if self._stream is None else self._window.may_send
+
+    def _open(self) -> FrazilError | None:
+        """A new stream with everything that has no answer; or why there is none."""
+        with self._guard:
+            schema = self._window.next_schema
+        try:
+            stream = PutStream(self._connection, self._topic, self._log_id, schema, self._producer, self._epochs)
+        except FrazilError as error:
+            if self._epochs is not None:  # whether it was opened, and our epoch is the next one, is not known
+                self._epochs = (self._epochs[0], self._epochs[1] + 1)
+            return error
+        self._epochs = (stream.epoch, stream.epoch)
+        with self._guard:
+            stored, unknown, resent = self._sorted(stream)
+        for batch, offset in stored:
+            _acked(batch, offset)
+        reason = "the owner no longer knows what this producer sent"
+        _settle((part for batch in unknown for part in batch.parts), OutcomeUnknown(self._topic, reason))
+        for batch in resent:
+            if not batch.rows.schema.equals(schema):
+                stream.no_more()  # once those before it are answered, the next stream has its columns
+                break
+            try:
+                stream.write(batch.rows, batch.sequence)
+            except FrazilError:
+                break  # its reader learns why
+        reader = threading.Thread(target=self._read, args=(stream,), name="frazil-answers", daemon=True)
+        with self._guard:
+            self._stream, self._reader = stream, reader
+            reader.start()
+        return None
+
+    def _sorted(self, stream: PutStream) -> tuple[list[tuple[Batch, int]], list[Batch], list[Batch]]:
+        """What has no answer yet: stored, with its offset; unknown; and not stored, which goes again.
+
+        The owner has settled all that came by older streams, and takes no more from them: so what it does not have
+        gets its numbers from the owner's next one on.
+        """
+        sent = self._window.take_sent()
+        next_sequence = stream.next_sequence
+        expected = self._refused_at if self._refused_at is not None else sent[0].sequence if sent else next_sequence
+        self._refused_at, self._next_sequence = None, next_sequence
+        if next_sequence < expected:
+            return [], sent, []
+        stored, unknown, again = [], [], []
+        for batch in sent:
+            if batch.sequence >= next_sequence:
+                again.append(batch)
+            elif (offset := stream.stored.get((batch.sequence, batch.rows.num_rows))) is not None:
+                stored.append((batch, offset))
+            else:
+                unknown.append(batch)
+        for batch in again:
+            batch.sequence = self._next_sequence
+            self._next_sequence += batch.rows.num_rows
+            self._window.sent(batch)
+        return stored, unknown, again
+
+    def _give_up(self, error: FrazilError) -> None:
+        with self._guard:
+            sent = self._window.take_sent()
+            waiting = self._window.take_waiting()
+            self._refused_at = None
+        unknown = error if isinstance(error, TopicNotFound) else OutcomeUnknown(self._topic, error.message)
+        _settle((part for batch in sent for part in batch.parts), unknown)
+        _settle(waiting, error)
+
+    # --- answers
+
+    def _read(self, stream: PutStream) -> None:
+        while (answer := stream.read()) is not None:
+            self._answered(answer)
+        error = stream.finish()
+        if error is not None and not is_passing(error):
+            _log.debug("a stream to %s ended: %s", self._topic, error)
+        with self._guard:
+            if self._stream is stream:
+                self._stream = None
+        if isinstance(error, ProducerFenced):
+            self._give_up(error)
+        with self._guard:
+            self._reader = None
+            self._changed.notify_all()
+
+    def _answered(self, answer: dict[str, Any]) -> None:
+        if "error" in answer:
+            self._refused(int(answer["sequence"]), from_dict(answer["error"]))
+            return
+        settled = []
+        with self._guard:
+            for sequence, offset in answer["acked"]:
+                settled.append((self._window.answered(sequence), offset))
+            self._wake()
+        for batch, offset in settled:
+            if batch is not None:
+                _acked(batch, offset)
+
+    def _refused(self, sequence: int, error: FrazilError) -> None:
+        """Behind the first refusal there are only gaps, and a door that closes has refused nothing: both go again."""
+        with self._guard:
+            behind = self._refused_at is not None and isinstance(error, SequenceGap)
+            if behind or isinstance(error, Closed):
+                return
+            batch = self._window.answered(sequence)
+            if self._refused_at is None:
+                self._refused_at = sequence
+        if batch is not None:
+            _settle(batch.parts, error)
+
+
+def _acked(batch: Batch, offset: int) -> None:
+    """The parts of a batch follow one another."""
+    for part in batch.parts:
+        part.settle(offset, None)
+        offset += part.count
+
+
+def _settle(parts: Iterable[Part], error: FrazilError) -> None:
+    for part in parts:
+        part.settle(-1, error)

@@ -1,0 +1,161 @@
+"""What a sender holds: rows that wait, and batches that have no answer yet; both bounded. Its sender guards it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from frazil.core.errors import EncodingFailed, Overloaded
+from frazil.core.rows import joined, message_batch
+from frazil.core.settings import KIB, MIB
+from frazil.log.group import MessageRow, Notify, Part
+from frazil.log.publishing import GIVEN
+
+FULL_BYTES = 64 * KIB
+"""A batch of this size need not wait for the answers to those before it."""
+AHEAD_MAX, SENT_MAX = 2, 32
+"""Batches on their way: of small ones, and of full ones. The log remembers 64 of a producer."""
+SENT_BYTES_MAX = 16 * MIB
+RETRY_AFTER_MS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class SenderLimits:
+    buffer_bytes_max: int
+    batch_bytes_max: int
+    batch_rows_max: int
+    give_up_ms: int
+
+    @property
+    def together_bytes_max(self) -> int:
+        """Rows of several callers go as one batch up to this size."""
+        return min(MIB, self.batch_bytes_max // 2)
+
+
+@dataclass(slots=True)
+class Batch:
+    parts: Sequence[Part]
+    rows: pa.RecordBatch
+    size_bytes: int
+    sequence: int = -1
+
+
+class Window:
+    def __init__(self, limits: SenderLimits) -> None:
+        self._limits = limits
+        self._waiting: deque[Part] = deque()
+        self._waiting_bytes = 0
+        self._sent_bytes = 0
+        self.in_flight: deque[Batch] = deque()
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._waiting or self.in_flight)
+
+    @property
+    def may_send(self) -> bool:
+        """Small batches wait for the answers to others, and grow meanwhile; large ones only for room."""
+        if not self._waiting:
+            return False
+        ahead = len(self.in_flight)
+        if ahead < AHEAD_MAX:
+            return True
+        return ahead < SENT_MAX and self._sent_bytes < SENT_BYTES_MAX and self._waiting_bytes >= FULL_BYTES
+
+    @property
+    def next_schema(self) -> pa.Schema:
+        """Of the batch that goes next."""
+        if self.in_flight:
+            return self.in_flight[0].rows.schema
+        first = self._waiting[0]
+        return GIVEN if first.batch is None else first.batch.schema
+
+    def add_message(self, message: MessageRow, size: int, notify: Notify | None) -> Part:
+        """The part that it joined: the last one, while that gathers single messages of the same way to wait."""
+        self._admit(size)
+        last = self._waiting[-1] if self._waiting else None
+        limits = self._limits
+        if (
+            last is None
+            or last.batch is not None
+            or last.notify is not notify
+            or last.size_bytes + size > limits.together_bytes_max
+            or len(last.messages) >= limits.batch_rows_max
+        ):
+            last = Part(notify)
+            self._waiting.append(last)
+        last.size_bytes += size
+        last.messages.append(message)
+        return last
+
+    def add(self, part: Part) -> None:
+        self._admit(part.size_bytes)
+        self._waiting.append(part)
+
+    def _admit(self, size: int) -> None:
+        limit = self._limits.buffer_bytes_max
+        held = self._waiting_bytes + self._sent_bytes
+        if held and held + size > limit:
+            raise Overloaded("publish", limit, RETRY_AFTER_MS)
+        self._waiting_bytes += size
+
+    def take(self) -> list[Part]:
+        """The parts of the next batch: as many of one schema as fit, at least one."""
+        first = self._waiting.popleft()
+        taken, size, rows = [first], first.size_bytes, first.count
+        while self._waiting:
+            part = self._waiting[0]
+            size, rows = size + part.size_bytes, rows + part.count
+            fits = size <= self._limits.together_bytes_max and rows <= self._limits.batch_rows_max
+            if not fits or not _schema(part).equals(_schema(first)):
+                break
+            taken.append(self._waiting.popleft())
+        self._waiting_bytes -= sum(part.size_bytes for part in taken)
+        return taken
+
+    def sent(self, batch: Batch) -> None:
+        self.in_flight.append(batch)
+        self._sent_bytes += batch.size_bytes
+
+    def answered(self, sequence: int) -> Batch | None:
+        """The batch of that number, which is the oldest that has no answer; None if it has none any more."""
+        if not self.in_flight or self.in_flight[0].sequence != sequence:
+            return None
+        batch = self.in_flight.popleft()
+        self._sent_bytes -= batch.size_bytes
+        return batch
+
+    def take_sent(self) -> list[Batch]:
+        taken = list(self.in_flight)
+        self.in_flight.clear()
+        self._sent_bytes = 0
+        return taken
+
+    def take_waiting(self) -> list[Part]:
+        taken = list(self._waiting)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        return taken
+
+
+def encoded(topic: str, parts: Sequence[Part], now_us: int) -> Batch:
+    """The parts as one batch; what fails here (no memory) was never sent."""
+    try:
+        rows = joined([_rows(part, now_us) for part in parts])
+    except (pa.ArrowException, MemoryError) as error:
+        raise EncodingFailed(topic, str(error)) from error
+    return Batch(parts, rows, sum(part.size_bytes for part in parts))
+
+
+def _rows(part: Part, now_us: int) -> pa.RecordBatch:
+    if part.batch is not None:
+        return part.batch
+    payloads, keys, attributes, origins = zip(*part.messages, strict=True)
+    return message_batch(payloads, keys, attributes, origins, now_us).remove_column(0)
+
+
+def _schema(part: Part) -> pa.Schema:
+    return GIVEN if part.batch is None else part.batch.schema

@@ -1,0 +1,272 @@
+"""Streams of batches from clients into the log, many of them on their way at once.
+
+    descriptor      {"topic", "log_id", "producer", "epochs"}: who sends; its own last epoch lies between these two
+    first answer    {"epoch", "next_sequence", "recent"}: how it goes on, and what the log has of what it sent last
+    each batch      with {"sequence"}: the number of its first row in the producer's own counting
+    each answer     {"acked": [[sequence, first offset], …]}, or {"sequence", "error"} for the one that was refused
+
+Batches are taken in their order. After one that is refused no more are taken: what was begun is answered, and the
+stream ends, so that a client knows of each batch whether it may send it again. A log whose queue is full is waited for,
+which a client feels as a stream that takes no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Annotated, Any
+
+import grpc
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field
+
+from frazil.core.errors import FrazilError, Overloaded, ProducerFenced, SchemaMismatch, TopicNotFound
+from frazil.core.rows import ENVELOPE
+from frazil.core.sequences import ProducerState, Sent
+from frazil.core.settings import MIB, FlightSettings
+from frazil.log.group import Part
+from frazil.log.storage import Storage
+from frazil.log.topic import Topic
+from frazil.serve.flight_calls import Calls, Context, as_json, checked
+from frazil.serve.flight_pb2 import PutResult
+from frazil.serve.flight_wire import Received, received_batch, received_schema
+from frazil.serve.movers import parsed
+
+BEGUN_MAX = 64
+"""Of one stream: the log remembers as many, so that each of them can be recognised when it is sent again."""
+DIRECT_BYTES_MAX = MIB
+"""A larger batch is checked in a thread: the loop has others to serve."""
+REQUEST_BYTES_MAX = 4096
+WAIT_SECONDS_MAX = 30.0
+
+Count = Annotated[int, Field(ge=0, lt=2**62)]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class _Opening(_Frozen):
+    topic: str
+    log_id: str | None = None
+    producer: str = Field(min_length=1, max_length=255)
+    epochs: tuple[Count, Count] | None = Field(None, strict=False)
+
+
+class _Numbered(_Frozen):
+    sequence: Count
+
+
+class _Put:
+    """One batch between its arrival and its answer."""
+
+    __slots__ = ("begun", "done", "error", "offset", "sequence", "size_bytes", "stream")
+
+    def __init__(self, stream: _Stream, sequence: int, size_bytes: int) -> None:
+        self.stream = stream
+        self.sequence = sequence
+        self.size_bytes = size_bytes
+        self.offset = -1
+        self.error: FrazilError | None = None
+        self.begun = self.done = False
+
+
+class Publishing:
+    def __init__(self, storage: Storage, settings: FlightSettings, calls: Calls) -> None:
+        self.storage = storage
+        self.settings = settings
+        self.calls = calls
+        self._held_bytes = 0
+        self._room = asyncio.Event()
+        self._room.set()
+
+    async def put(self, context: Context) -> None:
+        with self.calls.stream():
+            first = checked(await context.read())
+            if first is grpc.aio.EOF:
+                return
+            asked = parsed(_Opening, first.command, "descriptor", REQUEST_BYTES_MAX)
+            topic = await self.calls.blocking(self.storage.topic, asked.topic, create=False)
+            if asked.log_id not in (None, topic.log.log_id):
+                raise TopicNotFound(topic.name, "it was deleted, and another was made under its name; use that one")
+            schema = received_schema(first)
+            _check_columns(topic, schema)
+            state = await self.calls.blocking(_opened, topic, asked)
+            await context.write(PutResult(app_metadata=as_json(_as_told(state))))
+            await _Stream(self, context, topic, schema, asked.producer, state.epoch).serve()
+
+    # --- what all streams hold together
+
+    async def has_room(self) -> None:
+        """A stream reads on only when there is; each may then hold one batch more than the limit."""
+        await self._room.wait()
+
+    def hold(self, size_bytes: int) -> None:
+        self._held_bytes += size_bytes
+        if self._held_bytes >= self.settings.buffer_bytes_max:
+            self._room.clear()
+
+    def let_go(self, size_bytes: int) -> None:
+        self._held_bytes -= size_bytes
+        if self._held_bytes < self.settings.buffer_bytes_max:
+            self._room.set()
+
+    def settled(self, part: Part) -> None:
+        """Called by a committer."""
+        try:
+            self.calls.loop.call_soon_threadsafe(_settle, part)
+        except RuntimeError:
+            return  # the loop has ended, and with it whoever waited
+
+
+class _Stream:
+    def __init__(
+        self, publishing: Publishing, context: Context, topic: Topic, schema: pa.Schema, producer: str, epoch: int
+    ) -> None:
+        self._publishing = publishing
+        self._context = context
+        self._topic = topic
+        self._schema = schema
+        self._producer = producer
+        self._epoch = epoch
+        self._begun: deque[_Put] = deque()
+        self._moved = asyncio.Event()
+        self._room = asyncio.Event()
+        self._reading: asyncio.Task[None] | None = None
+        self._gone = False
+
+    async def serve(self) -> None:
+        self._reading = asyncio.create_task(self._read(), name="flight put")
+        self._reading.add_done_callback(lambda _: self._moved.set())
+        try:
+            with self._publishing.calls.until_end(self._take_no_more):
+                await self._answer(self._reading)
+        finally:
+            self._gone = True
+            self._reading.cancel()
+        if not self._reading.cancelled() and (error := self._reading.exception()) is not None:
+            raise error
+        self._publishing.calls.check_open()
+
+    async def _answer(self, reading: asyncio.Task[None]) -> None:
+        """Until all that was begun is answered."""
+        while self._begun or not reading.done():
+            await self._moved.wait()
+            self._moved.clear()
+            acked: list[tuple[int, int]] = []
+            while self._begun and self._begun[0].done:
+                put = self._begun.popleft()
+                if put.error is None:
+                    acked.append((put.sequence, put.offset))
+                    continue
+                await self._tell_acked(acked)
+                acked = []
+                error = {"sequence": put.sequence, "error": put.error.as_dict()}
+                await self._context.write(PutResult(app_metadata=as_json(error)))
+            await self._tell_acked(acked)
+            self._room.set()
+
+    async def _tell_acked(self, acked: list[tuple[int, int]]) -> None:
+        if acked:
+            await self._context.write(PutResult(app_metadata=as_json({"acked": acked})))
+
+    async def _read(self) -> None:
+        while True:
+            await self._has_room()
+            data = checked(await self._context.read())
+            if data is grpc.aio.EOF:
+                return
+            put = _Put(self, parsed(_Numbered, data.note, "batch", 256).sequence, data.size_bytes)
+            self._publishing.hold(put.size_bytes)
+            self._begun.append(put)
+            try:
+                await self._begin(data, put)
+            except FrazilError as error:
+                put.error, put.done = error, True
+                self._publishing.let_go(put.size_bytes)
+                return
+            finally:
+                if not put.begun and not put.done:  # the door closes: without an answer its client sends it again
+                    self._begun.remove(put)
+                    self._publishing.let_go(put.size_bytes)
+
+    async def _has_room(self) -> None:
+        while len(self._begun) >= BEGUN_MAX:
+            self._room.clear()
+            await self._room.wait()
+        await self._publishing.has_room()
+
+    async def _begin(self, data: Received, put: _Put) -> None:
+        """In the log's queue, or an error that says why not; a queue that is full is waited for."""
+        waited = 0.0
+        while True:
+            try:
+                if put.size_bytes > DIRECT_BYTES_MAX:
+                    await self._begin_in_thread(data, put)
+                else:
+                    self._begin_now(data, put)
+            except Overloaded as full:
+                pause = full.fields["retry_after_ms"] / 1_000
+                waited += pause
+                if waited > WAIT_SECONDS_MAX:
+                    raise
+                await asyncio.sleep(pause)
+            else:
+                return
+
+    async def _begin_in_thread(self, data: Received, put: _Put) -> None:
+        work = asyncio.ensure_future(self._publishing.calls.blocking(self._begin_now, data, put))
+        try:
+            await asyncio.shield(work)
+        finally:
+            await asyncio.wait([work])  # whoever ends the stream must know whether it was begun
+
+    def _begin_now(self, data: Received, put: _Put) -> None:
+        batch = received_batch(data, self._schema, self._publishing.settings)
+        sent = Sent(self._producer, self._epoch, put.sequence)
+        self._topic.begin_publish_many(batch, self._publishing.settled, put, sent)
+        put.begun = True
+
+    def settle(self, put: _Put) -> None:
+        self._publishing.let_go(put.size_bytes)
+        if put.error is not None:
+            self._take_no_more()
+        self._moved.set()
+
+    def _take_no_more(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+
+
+def _settle(part: Part) -> None:
+    for put in part.tokens:
+        put.offset, put.error, put.done = part.first_offset, part.error, True
+        put.stream.settle(put)
+
+
+def _opened(topic: Topic, asked: _Opening) -> ProducerState:
+    """The producer's next epoch, unless somebody else has taken its name meanwhile."""
+    if asked.epochs is not None:
+        state = topic.producer_state(asked.producer)
+        low, high = asked.epochs
+        if state is not None and not low <= state.epoch <= high:
+            raise ProducerFenced(topic.name, asked.producer, high, state.epoch)
+    return topic.open_producer(asked.producer)
+
+
+def _as_told(state: ProducerState) -> dict[str, Any]:
+    return {"epoch": state.epoch, "next_sequence": state.next_sequence, "recent": state.recent}
+
+
+def _check_columns(topic: Topic, schema: pa.Schema) -> None:
+    """The types of a stream are those of the topic: nothing else is even decoded."""
+    own = topic.schema
+    for field in schema:
+        if own is None:
+            known = field.name in ENVELOPE.names and ENVELOPE.field(field.name).type == field.type
+        else:
+            known = field.name in own.names and own.field(field.name).type == field.type
+        if not known:
+            raise SchemaMismatch(
+                f"column {field.name!r} of type {field.type} is not among the columns of {topic.name}", field=field.name
+            )

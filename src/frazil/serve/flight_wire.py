@@ -1,0 +1,198 @@
+"""Arrow batches on Flight's wire: the one place that puts them together and takes them apart.
+
+Arrow would decompress whatever a body says it holds, and gRPC takes what it is sent; so sizes, rows and compression
+are looked at here, before anything is decoded.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+
+from frazil.core.errors import BatchTooLarge, InvalidInput, SchemaMismatch
+from frazil.core.settings import FlightSettings
+from frazil.serve.flight_pb2 import FlightData, FlightDescriptor
+
+_PREFIX = struct.Struct("<Ii")
+_CONTINUATION = 0xFFFFFFFF
+_HEADER_BYTES_MAX = 1024 * 1024
+_BODY_TAG = b"\xc2\x3e"
+"""Field 1000, bytes: written by hand behind the others, so that the body is copied once."""
+
+_LENGTH_DELIMITED, _VARINT_BITS = 2, 64
+_NO_DATA = InvalidInput("the request is no FlightData", field="request")
+
+_MESSAGE_HEADER, _BATCH_LENGTH, _BATCH_COMPRESSION = 2, 0, 3
+"""Fields of Arrow's flatbuffers, by their number."""
+
+
+# --- to a client
+
+
+def schema_data(schema: pa.Schema) -> bytes:
+    return _data(schema.serialize(), b"")
+
+
+def batch_data(batch: pa.RecordBatch, note: Any = None) -> bytes:
+    return _data(batch.serialize(), b"" if note is None else json.dumps(note).encode())
+
+
+def note_data(note: Any) -> bytes:
+    """A message without rows."""
+    return bytes(FlightData(app_metadata=json.dumps(note).encode()).SerializeToString())
+
+
+def _data(message: pa.Buffer, metadata: bytes) -> bytes:
+    view = memoryview(message)
+    _, length = _PREFIX.unpack_from(view)
+    header, body = view[_PREFIX.size : _PREFIX.size + length], view[_PREFIX.size + length :]
+    head = FlightData(data_header=bytes(header), app_metadata=metadata).SerializeToString()
+    return b"".join((head, _BODY_TAG, _varint(len(body)), body))
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+# --- from a client
+
+
+class Received(NamedTuple):
+    """One message of a client's stream."""
+
+    command: bytes
+    header: bytes
+    note: bytes
+    body: bytes
+    size_bytes: int
+
+
+def received(raw: bytes) -> Received | InvalidInput:
+    """A FlightData taken apart, by hand: Protobuf would copy the body at every look. What is none is told as an error,
+    not raised: gRPC would take that for a failure of the server."""
+    found: dict[int, memoryview] = {}
+    view, at = memoryview(raw), 0
+    try:
+        while at < len(view):
+            key, at = _number(view, at)
+            length, at = _number(view, at)
+            if key & 7 != _LENGTH_DELIMITED or at + length > len(view):
+                return _NO_DATA
+            found[key >> 3] = view[at : at + length]
+            at += length
+        descriptor = FlightDescriptor.FromString(bytes(found.get(1, b"")))
+    except (IndexError, DecodeError):
+        return _NO_DATA
+    header, note, body = (bytes(found.get(number, b"")) for number in (2, 3, 1000))
+    return Received(descriptor.cmd, header, note, body, len(raw))
+
+
+def _number(view: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while shift < _VARINT_BITS:
+        byte = view[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise IndexError
+
+
+def received_schema(data: Received) -> pa.Schema:
+    """The schema with which a stream of batches begins."""
+    message = _message(data)
+    if message.type != "schema":
+        raise SchemaMismatch(f"a stream begins with a schema, not with a {message.type}")
+    try:
+        return pa.ipc.read_schema(message)
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise SchemaMismatch(f"the schema is not valid Arrow: {_first_line(error)}") from None
+
+
+def received_batch(data: Received, schema: pa.Schema, limits: FlightSettings) -> pa.RecordBatch:
+    """One batch within the limits. That its buffers do not lie is for whoever takes it to check in full."""
+    if len(data.body) > limits.batch_bytes_max:
+        raise BatchTooLarge(len(data.body), limits.batch_bytes_max)
+    message = _message(data)
+    if message.type != "record batch":
+        raise SchemaMismatch(f"a record batch was due, not a {message.type}")
+    rows, compressed = _look(message.metadata)
+    if compressed:
+        raise SchemaMismatch("the batch is compressed; send it without compression")
+    if not 0 <= rows <= limits.batch_rows_max:
+        raise InvalidInput(
+            f"the batch has {rows} rows, and may have batch_rows_max = {limits.batch_rows_max}; send smaller batches",
+            rows=rows,
+            limit_rows=limits.batch_rows_max,
+        )
+    try:
+        return pa.ipc.read_record_batch(message, schema)
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise SchemaMismatch(f"the batch is not valid Arrow: {_first_line(error)}") from None
+
+
+def _message(data: Received) -> pa.ipc.Message:
+    """As Arrow reads it from a stream, which verifies the flatbuffer and that the body is all there."""
+    if not 0 < len(data.header) <= _HEADER_BYTES_MAX:
+        raise SchemaMismatch(f"an Arrow message has a header of 1 to {_HEADER_BYTES_MAX} bytes, not {len(data.header)}")
+    prefix = _PREFIX.pack(_CONTINUATION, len(data.header))
+    try:
+        return pa.ipc.read_message(pa.PythonFile(_Pieces(prefix, data.header, data.body), "r"))
+    except (pa.ArrowException, ValueError, OSError, EOFError) as error:
+        raise SchemaMismatch(f"the message is not valid Arrow: {_first_line(error)}") from None
+
+
+class _Pieces:
+    """A file of several pieces, of which a whole one is read without a copy."""
+
+    closed = False
+
+    def __init__(self, *pieces: bytes) -> None:
+        self._pieces = [piece for piece in pieces if piece]
+
+    def read(self, count: int) -> bytes:
+        if not self._pieces:
+            return b""
+        piece = self._pieces.pop(0)
+        if len(piece) > count:
+            self._pieces.insert(0, piece[count:])
+            return piece[:count]
+        return piece if len(piece) == count else piece + self.read(count - len(piece))
+
+
+def _look(header: pa.Buffer) -> tuple[int, bool]:
+    """The rows that a batch says it has, and whether its body is compressed. Arrow has verified the flatbuffer."""
+    view = memoryview(header)
+    try:
+        message = struct.unpack_from("<I", view)[0]
+        at = _field(view, message, _MESSAGE_HEADER)
+        batch = at + struct.unpack_from("<I", view, at)[0]
+        length = _field(view, batch, _BATCH_LENGTH)
+        rows = struct.unpack_from("<q", view, length)[0] if length else 0
+        return rows, _field(view, batch, _BATCH_COMPRESSION) != 0
+    except struct.error:
+        raise SchemaMismatch("the message is not valid Arrow: its header is cut") from None
+
+
+def _field(view: memoryview, table: int, number: int) -> int:
+    """Where a field of a flatbuffer's table is; 0 if it has none."""
+    vtable = table - struct.unpack_from("<i", view, table)[0]
+    slot = 4 + 2 * number
+    if slot >= struct.unpack_from("<H", view, vtable)[0]:
+        return 0
+    offset = struct.unpack_from("<H", view, vtable + slot)[0]
+    return table + offset if offset else 0
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]
