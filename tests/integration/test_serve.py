@@ -120,24 +120,24 @@ def test_topics_are_listed_in_pages_and_described(tmp_path: Path) -> None:
         seen: list[str] = []
         after: str | None = None
         while True:
-            page = server.get(f"/topics?limit=3{f'&after={after}' if after else ''}").json()
-            seen += page["topics"]
+            page = server.get(f"/v1/topics?limit=3{f'&after={after}' if after else ''}").json()
+            seen += [topic["topic"] for topic in page["items"]]
             after = page["next"]
             if after is None:
                 break
         assert sorted(seen) == sorted(names)
-        stats = server.get("/topics/a-b/x").json()
+        stats = server.get("/v1/topics/a-b/x").json()
         assert (stats["topic"], stats["messages"], stats["end"]) == ("/a-b/x", 3, 3)
 
 
 @pytest.mark.parametrize(
     ("path", "status", "code"),
     [
-        ("/topics/a/absent", 404, "topic_not_found"),
-        ("/topics/a/b%20c", 400, "invalid_name"),
-        ("/topics?limit=0", 400, "invalid_input"),
-        ("/topics?limit=x", 400, "invalid_input"),
-        ("/topics?after=x", 400, "invalid_name"),
+        ("/v1/topics/a/absent", 404, "topic_not_found"),
+        ("/v1/topics/a/b%20c", 400, "invalid_name"),
+        ("/v1/topics?limit=0", 400, "invalid_input"),
+        ("/v1/topics?limit=x", 400, "invalid_input"),
+        ("/v1/topics?after=x", 400, "invalid_name"),
         ("/nothing", 404, "not_found"),
     ],
 )
@@ -156,8 +156,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 
 def test_asking_for_a_topic_does_not_make_it(server: Serving) -> None:
-    server.get("/topics/a/absent")
-    assert server.get("/topics").json()["topics"] == [TOPIC]
+    server.get("/v1/topics/a/absent")
+    assert [one["topic"] for one in server.get("/v1/topics").json()["items"]] == [TOPIC]
 
 
 def test_metrics_are_valid_and_carry_the_topics(server: Serving) -> None:
@@ -206,9 +206,10 @@ def test_a_corrupt_topic_makes_it_unready_but_the_others_work(tmp_path: Path) ->
         assert answer.status_code == 503
         (reason,) = answer.json()["reasons"]
         assert (reason["topic"], reason["error"], reason["position"]) == (TOPIC, "corrupt_log", 0)
-        assert server.get("/topics/default/good").json()["messages"] == 3
-        broken = server.get("/topics/default/orders")
-        assert (broken.status_code, broken.json()["error"]) == (500, "corrupt_log")
+        assert server.get("/v1/topics/default/good").json()["messages"] == 3
+        broken = server.get("/v1/topics/default/orders").json()
+        assert (broken["topic"], broken["end"], broken["durable_end"]) == (TOPIC, None, None)
+        assert "is corrupt at byte 0" in broken["problem"]
         assert "frazil_topics_broken 1.0" in server.get("/metrics").text
         code, error = server.stop()
     assert code == 0

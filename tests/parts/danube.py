@@ -44,6 +44,7 @@ class Server:
         self._config.write_text(json.dumps(sections), encoding="utf-8")
         self._log = folder / "server.log"
         self.process: subprocess.Popen[str] | None = None
+        self.http = ""
 
     def start(self) -> dict[str, Any]:
         command = [sys.executable, "-m", "frazil", "serve", "--no-pipeline", "--json"]
@@ -56,6 +57,7 @@ class Server:
         line = self.process.stdout.readline()
         assert line, self.log()
         found: dict[str, Any] = json.loads(line)
+        self.http = found["address"]
         return found
 
     def kill(self) -> None:

@@ -104,7 +104,7 @@ def _error_classes() -> list[type[errors.FrazilError]]:
     return [
         member
         for _, member in inspect.getmembers(errors, inspect.isclass)
-        if issubclass(member, errors.FrazilError) and member.__module__ == errors.__name__
+        if issubclass(member, errors.FrazilError) and member.__module__.startswith("frazil.core.")
     ]
 
 
@@ -182,11 +182,27 @@ def test_the_exit_codes_of_the_reference_are_those_of_the_errors() -> None:
     assert documented == made | {0, 130}
 
 
-def test_the_paths_table_equals_the_door() -> None:
+def test_the_tables_of_paths_equal_the_door() -> None:
+    with frazil.open(None) as storage:
+        app = make_app(storage, Opening(storage))
+        paths = app.openapi()["paths"]
     documented = [cells[0].strip("`") for cells in table_rows(REFERENCE / "http.md", "## Paths")]
+    assert sorted(documented) == sorted([app.openapi_url, *(path for path in paths if not path.startswith("/v1/"))])
+    routes = [cells[0].strip("`") for cells in table_rows(REFERENCE / "http.md", "## Admin")]
+    made = [f"{method.upper()} {path}" for path in paths if path.startswith("/v1/") for method in paths[path]]
+    assert sorted(routes) == sorted(made)
+
+
+def test_every_admin_operation_says_what_it_does_and_how_it_fails() -> None:
     with frazil.open(None) as storage:
         paths = make_app(storage, Opening(storage)).openapi()["paths"]
-    assert sorted(documented) == sorted(paths)
+    operations = [one for path in paths if path.startswith("/v1/") for one in paths[path].values()]
+    assert len({one["operationId"] for one in operations}) == len(operations)
+    for one in operations:
+        assert one["tags"], one
+        assert one["description"], one
+        assert {"400", "500"} <= set(one["responses"]), one
+        assert "422" not in one["responses"], one
 
 
 def test_the_metrics_table_equals_the_metrics() -> None:

@@ -38,12 +38,17 @@ from frazil.core.errors import (
     FrazilError,
     InvalidInput,
     PartitioningDiffers,
+    SubscriptionNotFound,
     SubscriptionTaken,
     TopicDiffers,
+    TopicExists,
+    TopicInUse,
     TopicNotFound,
+    TryLater,
     UnknownClient,
 )
 from frazil.core.names import TopicName
+from frazil.core.settings import RetentionSettings
 from frazil.log.storage import Storage
 from frazil.meta.store import MetaStore
 
@@ -186,6 +191,7 @@ class Broker:
         _check_name("producer_name", name)
         found = await self._topic(parsed, reliable=reliable)
         async with self._making:
+            self._check_still_there(found)
             producer = found.producers.get(name)
             if producer is None:
                 producer = Producer(_new_id(self._producers), name, found)
@@ -223,6 +229,7 @@ class Broker:
         if found is None:
             raise TopicNotFound(topic)
         async with self._making:
+            self._check_still_there(found)
             known = found.subscriptions.get(subscription)
             if known is None:
                 known = await self._new_subscription(found, subscription, kind)
@@ -320,9 +327,88 @@ class Broker:
         target = await self._topic(dead_letter_topic(topic.name), reliable=True)
         await target.publish(dead_letter(topic.name, subscription.name, delivery, reason))
 
+    # --- for administrators, see `frazil.broker.admin`
+
+    @property
+    def topics(self) -> dict[TopicName, BrokerTopic]:
+        return self._topics
+
+    async def create_topics(
+        self, names: Sequence[TopicName], *, reliable: bool, retention: RetentionSettings | None
+    ) -> None:
+        """All of them new, or none: `TopicExists`."""
+        self._check_open()
+        async with self._making:
+            for name in names:
+                if name in self._topics:
+                    raise TopicExists(str(name))
+                self._check_partitioning(name)
+            if reliable:
+                await asyncio.to_thread(create_logs, self._storage, names, retention)
+            for name in names:
+                await self._records.put(topic_key(TOPICS, name), {"reliable": reliable})
+                self._topics[name] = await self._opened(name, reliable)
+
+    async def delete_topic(self, name: TopicName, *, force: bool) -> None:
+        """With everything that is known of it. What is stored goes before the log: a cursor never outlives it."""
+        self._check_open()
+        async with self._making:
+            topic = self._topics.get(name)
+            if topic is not None:
+                if not force and (topic.subscriptions or topic.producers):
+                    raise TopicInUse(str(name), len(topic.subscriptions), len(topic.producers))
+                for subscription in topic.subscriptions.values():
+                    self._forget_consumers(topic, subscription)
+                for producer in topic.producers.values():
+                    del self._producers[producer.id]
+                del self._topics[name]
+                await topic.close()
+            await self._records.delete_topic(name)
+            if topic is None or topic.reliable:
+                await asyncio.to_thread(self._storage.delete_topic, str(name))
+
+    async def delete_subscription(self, topic: BrokerTopic, name: str) -> None:
+        """Its streams end. Whoever subscribes again by that name begins with what is published next."""
+        self._check_open()
+        async with self._making:
+            subscription = topic.subscriptions.pop(name, None)
+            if subscription is None:
+                raise SubscriptionNotFound(str(topic.name), name)
+            self._forget_consumers(topic, subscription)
+            await subscription.close()
+            await self._records.delete_subscription(topic.name, name)
+
+    async def move_subscription(self, subscription: Subscription, offset: int) -> None:
+        """Durable when it returns. If that fails it is in force all the same, and stored as soon as that can be."""
+        self._check_open()
+        subscription.move_to(offset)
+        await self._progress.flush()
+
+    def _forget_consumers(self, topic: BrokerTopic, subscription: Subscription | LiveSubscription) -> None:
+        self._progress.forget(progress_key(subscription.name, topic.name))
+        for consumer in subscription.consumers.values():
+            del self._consumers[consumer.id]
+
+    def _check_still_there(self, topic: BrokerTopic) -> None:
+        if self._topics.get(topic.name) is not topic:
+            raise TryLater(f"{topic.name} was deleted just now; try again")
+
     def _check_open(self) -> None:
         if self._closing:
             raise Closed("the broker")
+
+
+def create_logs(storage: Storage, names: Sequence[TopicName], retention: RetentionSettings | None) -> None:
+    """All or none."""
+    made = []
+    try:
+        for name in names:
+            storage.create_topic(str(name), retention=retention)
+            made.append(name)
+    except BaseException:
+        for name in made:
+            storage.delete_topic(str(name))
+        raise
 
 
 def _check_name(field: str, name: str) -> None:

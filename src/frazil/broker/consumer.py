@@ -23,9 +23,11 @@ class Consumer:
 class Stream:
     """What goes to a consumer, until one side ends it. Bounded by the window of its subscription."""
 
-    __slots__ = ("_entries", "_more", "ended")
+    __slots__ = ("_entries", "_more", "ended", "epoch")
 
-    def __init__(self) -> None:
+    def __init__(self, epoch: int = 0) -> None:
+        self.epoch = epoch
+        """Of the cursor that these messages are delivered for: answers bring it back."""
         self._entries: deque[Entry] = deque()
         self._more = asyncio.Event()
         self.ended = False
@@ -36,6 +38,11 @@ class Stream:
     def put(self, entry: Entry) -> None:
         self._entries.append(entry)
         self._more.set()
+
+    def begin_anew(self, epoch: int) -> None:
+        """What was not taken yet is void."""
+        self._entries.clear()
+        self.epoch = epoch
 
     def end(self) -> None:
         self.ended = True

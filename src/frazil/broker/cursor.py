@@ -1,7 +1,8 @@
 """How far a subscription is: everything below `end` is acknowledged, and some of what lies above.
 
 Acknowledgements come in any order, the cursor is the end of the contiguous run. What is acknowledged above it is kept
-as ranges, few however many there are.
+as ranges, few however many there are. A cursor that is set elsewhere is another one, of the next `epoch`: so answers to
+what was delivered before can be told from those to what was delivered since.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from frazil.core.offsets import OffsetRange, Place
 
 
 class Cursor:
-    __slots__ = ("_ends", "_starts", "durable_end", "end", "place")
+    __slots__ = ("_ends", "_starts", "durable_end", "end", "epoch", "place")
 
-    def __init__(self, end: int, above: Iterable[tuple[int, int]] = ()) -> None:
+    def __init__(self, end: int, above: Iterable[tuple[int, int]] = (), epoch: int = 0) -> None:
         self.end = end
+        self.epoch = epoch
         self.durable_end = end
         """Where it will be after a crash."""
         self.place: tuple[int, Place] | None = None
@@ -26,6 +28,12 @@ class Cursor:
         for start, stop in above:
             self._add(start, stop)
         self._advance()
+
+    def moved_to(self, end: int) -> Cursor:
+        """The one that takes its place. Until that is stored, a crash brings back this one: retention must know."""
+        made = Cursor(end, epoch=self.epoch + 1)
+        made.durable_end = min(self.durable_end, end)
+        return made
 
     def ack(self, offset: int) -> bool:
         """Whether it was news."""
@@ -42,6 +50,11 @@ class Cursor:
         """All below is done with."""
         self.end = max(self.end, end)
         self._advance()
+
+    @property
+    def acked_above(self) -> int:
+        """How many are acknowledged beyond the end."""
+        return sum(self._ends) - sum(self._starts)
 
     def is_acked(self, offset: int) -> bool:
         if offset < self.end:

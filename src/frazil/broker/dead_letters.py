@@ -9,6 +9,11 @@ from frazil.core.names import TopicName
 from frazil.core.rows import Origin
 
 SUFFIX = "-dead-letter"
+TOPIC, SUBSCRIPTION, OFFSET = "x-original-topic", "x-original-subscription", "x-original-topic-offset"
+POLICY, ATTEMPTS, REASON = "x-poison-policy", "x-delivery-attempt", "x-failure-reason"
+OURS = (TOPIC, SUBSCRIPTION, OFFSET, POLICY, ATTEMPTS, REASON)
+REPLAYED = "x-replayed-dead-letter"
+"""On a message that was published again: the offset that it has among the dead letters."""
 
 
 def dead_letter_topic(topic: TopicName) -> TopicName:
@@ -21,12 +26,12 @@ def dead_letter(topic: TopicName, subscription: str, delivery: Delivery, reason:
     message = delivery.entry.message
     attributes = {
         **message.attributes,
-        "x-original-topic": str(topic),
-        "x-original-subscription": subscription,
-        "x-original-topic-offset": str(message.offset),
-        "x-poison-policy": str(Poison.DEAD_LETTER),
-        "x-delivery-attempt": str(delivery.redeliveries),
-        "x-failure-reason": reason,
+        TOPIC: str(topic),
+        SUBSCRIPTION: subscription,
+        OFFSET: str(message.offset),
+        POLICY: str(Poison.DEAD_LETTER),
+        ATTEMPTS: str(delivery.redeliveries),
+        REASON: reason,
     }
     key = None if message.key is None else message.key.decode(errors="replace")
     publish_time_us = int(message.publish_time.timestamp() * 1_000_000)

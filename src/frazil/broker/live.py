@@ -37,10 +37,10 @@ class LiveSubscription:
             consumer.stream = None
             self._consumers_changed()
 
-    def ack(self, offset: int) -> None:
+    def ack(self, offset: int, epoch: int | None = None) -> None:
         """There is nothing to remember."""
 
-    def nack(self, offset: int, delay_us: int | None, reason: str) -> None:
+    def nack(self, offset: int, delay_us: int | None, reason: str, epoch: int | None = None) -> None:
         """There is nothing to send again."""
 
     def start(self) -> None:

@@ -25,6 +25,7 @@ class ProgressKeeper:
         self._records = records
         self._flush_seconds = flush_ms / 1_000
         self._moved: dict[str, Cursor] = {}
+        self._flushing = asyncio.Lock()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -35,8 +36,16 @@ class ProgressKeeper:
         self._moved[key] = cursor
         self._wake.set()
 
+    def forget(self, key: str) -> None:
+        """Of a subscription that is no more."""
+        self._moved.pop(key, None)
+
     async def flush(self) -> None:
         """All that has moved is durable when it returns."""
+        async with self._flushing:
+            await self._flush()
+
+    async def _flush(self) -> None:
         moved, self._moved = self._moved, {}
         if not moved:
             return
@@ -73,11 +82,12 @@ class ProgressKeeper:
 
 def _stored(cursor: Cursor) -> dict[str, Any]:
     above = [[each.start, each.end] for _, each in zip(range(RANGES_MAX), cursor.above(), strict=False)]
-    stored: dict[str, Any] = {"offset": cursor.end, "acked": above}
+    stored: dict[str, Any] = {"offset": cursor.end, "acked": above, "epoch": cursor.epoch}
     if cursor.place is not None and cursor.place[0] == cursor.end:
         stored |= cursor.place[1]._asdict()
     return stored
 
 
 def restored(value: dict[str, Any]) -> Cursor:
-    return Cursor(int(value["offset"]), [(int(start), int(end)) for start, end in value.get("acked", ())])
+    above = [(int(start), int(end)) for start, end in value.get("acked", ())]
+    return Cursor(int(value["offset"]), above, int(value.get("epoch", 0)))

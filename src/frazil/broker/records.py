@@ -5,7 +5,7 @@ and how far each subscription is.
     /broker/producers/{namespace}/{topic}/{producer}                              {"id"}
     /broker/subscriptions/{namespace}/{topic}/{subscription}                      {"kind"}
     /broker/consumers/{namespace}/{topic}/{subscription}/{consumer}               {"id", "key_filters"}
-    /persistent_storage/iceberg/subscriptions/{subscription}/{namespace}/{topic}  {"offset", "acked", …}
+    /persistent_storage/iceberg/subscriptions/{subscription}/{namespace}/{topic}  {"offset", "acked", "epoch"}
 
 With an offset come `snapshot_id` and `file`: those that hold the last row before the offset, once the table has it.
 Ids outlive a restart, for clients keep using them: a consumer that finds its id unknown may never subscribe again.
@@ -60,6 +60,13 @@ class Records:
         found = await self._run(lambda: self._meta.list(prefix))
         return {tuple(map(unquote, one.key[len(prefix) :].split("/"))): json.loads(one.value) for one in found}
 
+    async def delete_subscription(self, topic: TopicName, subscription: str) -> None:
+        await self._run(lambda: self._delete_subscription(topic, subscription))
+
+    async def delete_topic(self, topic: TopicName) -> None:
+        """All that is stored of it, whatever that is."""
+        await self._run(lambda: self._delete_topic(topic))
+
     def close(self) -> None:
         self._thread.shutdown()
 
@@ -68,6 +75,23 @@ class Records:
 
     def _put(self, key: str, value: dict[str, Any]) -> None:
         put(self._meta, key, json.dumps(value).encode())
+
+    def _delete_subscription(self, topic: TopicName, subscription: str) -> None:
+        self._delete_below(topic_key(CONSUMERS, topic, subscription) + "/")
+        self._delete(topic_key(SUBSCRIPTIONS, topic, subscription))
+        self._delete(progress_key(subscription, topic))
+
+    def _delete_topic(self, topic: TopicName) -> None:
+        for prefix in (CONSUMERS, SUBSCRIPTIONS, PRODUCERS):
+            self._delete_below(topic_key(prefix, topic) + "/")
+        for entry in self._meta.list(PROGRESS):
+            if entry.key.endswith(str(topic)):
+                self._delete(entry.key)
+        self._delete(topic_key(TOPICS, topic))
+
+    def _delete_below(self, prefix: str) -> None:
+        for entry in self._meta.list(prefix):
+            self._delete(entry.key)
 
     def _delete(self, key: str) -> None:
         while (found := self._meta.get(key)) is not None:

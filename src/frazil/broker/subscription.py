@@ -8,6 +8,7 @@ cursor. One task for each subscription moves messages along; everything else onl
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import logging
 from collections import defaultdict, deque
@@ -17,7 +18,7 @@ from frazil.broker.choice import Choice, Kind, choice_of
 from frazil.broker.consumer import Consumer, Stream
 from frazil.broker.cursor import Cursor
 from frazil.broker.entry import Entry
-from frazil.broker.feed import Feed
+from frazil.broker.feed import Feed, FeedReader
 from frazil.broker.rules import DeliveryRules
 from frazil.core.broker_settings import Poison
 from frazil.core.clock import Clock
@@ -78,7 +79,26 @@ class Subscription:
         self._due: list[tuple[int, int]] = []
         self._blocked_by: int | None = None
         self._wake = asyncio.Event()
+        self._reset = asyncio.Event()
+        self._reads = False
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._sent)
+
+    @property
+    def resting(self) -> int:
+        return len(self._resting)
+
+    @property
+    def lag(self) -> int:
+        """Messages that are not acknowledged."""
+        return max(0, self._feed.end - self.cursor.end - self.cursor.acked_above)
+
+    @property
+    def end(self) -> int:
+        return self._feed.end
 
     @property
     def unacked(self) -> int:
@@ -95,7 +115,7 @@ class Subscription:
         """A new stream of a known consumer; one that it had is ended, and what was on it goes out again at once."""
         if consumer.stream is not None:
             self.disconnect(consumer, consumer.stream)
-        consumer.stream = Stream()
+        consumer.stream = Stream(self.cursor.epoch)
         self._consumers_changed()
         return consumer.stream
 
@@ -118,9 +138,10 @@ class Subscription:
 
     # --- answers
 
-    def ack(self, offset: int) -> None:
-        """Late and double ones are as good as any; one for what was never published is not."""
-        if offset >= self._feed.end:
+    def ack(self, offset: int, epoch: int | None = None) -> None:
+        """Late and double ones are as good as any; one for what was never published, or was delivered before the
+        cursor was set elsewhere, is not. `epoch` is that of the delivery, None if its consumer does not tell."""
+        if offset >= self._feed.end or self._is_void(offset, epoch):
             return
         delivery = self._sent.pop(offset, None) or self._resting.pop(offset, None)
         if delivery is not None:
@@ -129,11 +150,37 @@ class Subscription:
             self._changed(self)
         self.wake()
 
-    def nack(self, offset: int, delay_us: int | None, reason: str) -> None:
+    def nack(self, offset: int, delay_us: int | None, reason: str, epoch: int | None = None) -> None:
+        if self._is_void(offset, epoch):
+            return
         delivery = self._sent.pop(offset, None)
         if delivery is not None:
             self._failed(delivery, delay_us, reason)
             self.wake()
+
+    def _is_void(self, offset: int, epoch: int | None) -> bool:
+        if epoch is not None:
+            return epoch != self.cursor.epoch
+        return self.cursor.epoch > 0 and offset not in self._sent and offset not in self._resting
+
+    # --- set elsewhere
+
+    def move_to(self, offset: int) -> None:
+        """Begin anew at an offset. Who is connected stays so; what is on its way to them is void."""
+        self.cursor = self.cursor.moved_to(offset)
+        for waiting in (self._ready, self._parked, self._busy, self._sent, self._resting, self._due):
+            waiting.clear()
+        self._parked_count, self._blocked_by = 0, None
+        for consumer in self.consumers.values():
+            consumer.in_flight.clear()
+            if consumer.stream is not None:
+                consumer.stream.begin_anew(self.cursor.epoch)
+        if not self._reads:  # else whoever reads from it closes it
+            self._reader.close()
+        self._reader = self._feed.reader(offset)
+        self._changed(self)
+        self._reset.set()
+        self.wake()
 
     def _settle(self, delivery: Delivery) -> None:
         """It is done with: its consumer has room, and the next of its key may go."""
@@ -177,6 +224,8 @@ class Subscription:
 
     def _poison_done(self, done: asyncio.Future[None], delivery: Delivery) -> None:
         error = None if done.cancelled() else done.exception()
+        if self._resting.get(delivery.entry.offset) is not delivery:
+            return  # acknowledged after all, or void
         if done.cancelled() or error is not None:
             _log.error("%s: subscription %s keeps a poison message: %s", self._feed.topic.name, self.name, error)
             self._rest(delivery, self._clock.monotonic_us() + self._rules.delay_us_max)
@@ -224,15 +273,17 @@ class Subscription:
             self._send_again(now_us)
             self._send_new(now_us)
             if self._wants_more():
+                self._reset.clear()
                 try:
-                    entries = await self._read()
+                    entries = await self._read(self._reader)
                 except Closed:
                     return
                 except (FrazilError, OSError) as error:
                     failures += 1
                     delay = min(READ_AGAIN_SECONDS_MAX, READ_AGAIN_SECONDS_MIN * 2 ** min(failures - 1, 10))
                     _log.error("subscription %s: %s; tried again in %.1f s", self.name, error, delay)
-                    await asyncio.sleep(delay)
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._reset.wait(), delay)
                     continue
                 failures = 0
                 if entries:
@@ -240,21 +291,37 @@ class Subscription:
                     continue
             await self._sleep(now_us)
 
-    async def _read(self) -> list[Entry]:
+    async def _read(self, reader: FeedReader) -> list[Entry]:
+        """Nothing of a reader that was replaced meanwhile."""
+        self._reads = True
         try:
-            return await self._reader.next()
+            found = await self._read_on(reader)
+        except (FrazilError, OSError):
+            if reader is self._reader:
+                raise
+            found = []
+        finally:
+            self._reads = False
+            if reader is not self._reader:
+                reader.close()
+        return found if reader is self._reader else []
+
+    async def _read_on(self, reader: FeedReader) -> list[Entry]:
+        try:
+            return await reader.next()
         except OffsetOutOfRange:
             first = self._feed.topic.log.first_offset
-            if first <= self._reader.offset:
+            if first <= reader.offset or reader is not self._reader:
                 raise
-            lost = self._reader.offset
+            lost = reader.offset
             _log.error(
                 "%s: subscription %s goes on at offset %d: retention has removed %d up to there",
                 self._feed.topic.name, self.name, first, lost,
             )  # fmt: skip
-            self._reader.skip_to(first)
+            reader.skip_to(first)
             self.cursor.advance(first)
             self._changed(self)
+            self.wake()
             return []
 
     def _wants_more(self) -> bool:

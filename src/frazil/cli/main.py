@@ -22,7 +22,11 @@ from frazil.core.errors import (
     FolderInUse,
     FrazilError,
     InvalidInput,
+    JobNotFound,
     LogFailed,
+    SchemaNotFound,
+    SubscriptionNotFound,
+    TableNotFound,
     TopicNotFound,
     TryLater,
 )
@@ -47,6 +51,10 @@ app.command("serve")(serve.serve)
 _EXIT_CODES: tuple[tuple[type[FrazilError], int], ...] = (
     (InvalidInput, 2),
     (TopicNotFound, 3),
+    (SubscriptionNotFound, 3),
+    (TableNotFound, 3),
+    (JobNotFound, 3),
+    (SchemaNotFound, 3),
     (TryLater, 4),
     (CorruptLog, 5),
     (LogFailed, 5),

@@ -18,9 +18,10 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from frazil.cli.output import stderr_console
+from frazil.cli.output import json_line, stderr_console
 
 QUIET_SECONDS = 1.0
+TOLD_SECONDS = 0.5
 
 
 class Bar:
@@ -47,6 +48,23 @@ class Bar:
     def stop(self) -> None:
         if self._progress is not None:
             self._progress.stop()
+
+
+class Told:
+    """For a program that waits: a line of JSON on stdout, now and then."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._done = 0
+        self._told = 0.0
+        self.advance(0)
+
+    def advance(self, count: int) -> None:
+        self._done += count
+        now = time.monotonic()
+        if now - self._told >= TOLD_SECONDS:
+            self._told = now
+            print(json_line({"rows": self._done, "total": self._total}), flush=True)
 
 
 @contextlib.contextmanager

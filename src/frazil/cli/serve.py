@@ -42,11 +42,16 @@ def serve(
         }
     )
     mover = None if no_pipeline or not settings.pipeline.enabled else _mover_command(settings, config, log_json)
-    serve_until_stopped(settings, mover=mover, log_json=log_json, announce_json=as_json)
+    verify = _command(settings, config, "verify")
+    serve_until_stopped(settings, mover=mover, verify=verify, log_json=log_json, announce_json=as_json)
 
 
 def _mover_command(settings: Settings, config: Path | None, log_json: bool) -> list[str]:
-    """The same settings by the same ways; what the environment says it inherits."""
-    command = [sys.executable, "-m", "frazil", "pipeline", "run", "--while-stdin", "--data", str(settings.data)]
-    command += ["--config", str(config)] if config is not None else []
+    command = _command(settings, config, "pipeline", "run", "--while-stdin")
     return command + (["--log-json"] if log_json else [])
+
+
+def _command(settings: Settings, config: Path | None, *verb: str) -> list[str]:
+    """The same settings by the same ways; what the environment says it inherits."""
+    command = [sys.executable, "-m", "frazil", *verb, "--data", str(settings.data)]
+    return command + (["--config", str(config)] if config is not None else [])

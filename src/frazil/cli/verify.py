@@ -2,76 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from frazil.cli import options, output
-from frazil.cli.progress import counter
-from frazil.core.errors import CorruptLog, LakeUnavailable, TopicNotFound
-from frazil.core.names import TopicName
+from frazil.cli.progress import Told, counter
+from frazil.cli.with_parent import end_with_stdin
+from frazil.core.errors import LakeUnavailable
 
 if TYPE_CHECKING:
-    from frazil.log.info import LogInfo
-    from frazil.topics.logs import LogView
-    from frazil.topics.verify import AskLog, Proof
+    from frazil.topics.verify import Proof
 
 
 def verify(
     topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="One topic; all of them if none.")] = None,
+    progress_json: Annotated[
+        bool, typer.Option("--progress-json", help="With --json: before the answer, how far it is, twice a second.")
+    ] = False,
+    while_stdin: options.WhileStdin = False,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
     """Read log and table whole, and prove that each acknowledged offset is in one of them, once and unchanged."""
     settings = options.settings_on_disk(data, config)
+    if while_stdin:
+        end_with_stdin()
     try:
-        from frazil.lake.history import TableHistories
-        from frazil.topics import verify as proving
-        from frazil.topics.logs import open_view
+        from frazil.topics.proofs import prove
     except ModuleNotFoundError as error:
         raise LakeUnavailable("catalog", f"{error.name} is not installed: install frazil[lake]") from None
-    histories = TableHistories(settings)
-    proofs: list[Proof] = []
-    with open_view(settings) as logs:
-        wanted = _wanted(logs, topic)
-        with counter("verifying", sum(info.durable_end for info in wanted)) as bar:
-            for info in wanted:
-                history = histories.of(info.topic, info.log_id)
-                proofs.append(proving.verify(_asker(logs, info), logs.read, history, bar.advance))
+    with contextlib.ExitStack() as stack:
+
+        def begin(total: int) -> Callable[[int], None]:
+            return Told(total).advance if progress_json else stack.enter_context(counter("verifying", total)).advance
+
+        proofs = prove(settings, topic, begin)
     if as_json:
         output.print_json({"proven": all(proof.proven for proof in proofs), "topics": [p.as_dict() for p in proofs]})
     else:
         _print(proofs)
     if not all(proof.proven for proof in proofs):
         raise typer.Exit(1)
-
-
-def _wanted(logs: LogView, topic: str | None) -> list[LogInfo]:
-    infos = logs.logs()
-    problems = getattr(logs, "problems", {})
-    if topic is None:
-        if problems:
-            name, why = next(iter(problems.items()))
-            raise CorruptLog(name, 0, why)
-        return infos
-    name = TopicName.parse(topic)
-    if str(name) in problems:
-        raise CorruptLog(str(name), 0, problems[str(name)])
-    found = [info for info in infos if info.topic == name]
-    if not found:
-        raise TopicNotFound(topic)
-    return found
-
-
-def _asker(logs: LogView, info: LogInfo) -> AskLog:
-    def ask() -> LogInfo:
-        found = next((each for each in logs.logs() if each.log_id == info.log_id), None)
-        if found is None:
-            raise TopicNotFound(str(info.topic))
-        return found
-
-    return ask
 
 
 def _print(proofs: list[Proof]) -> None:

@@ -12,7 +12,7 @@ from frazil.core.errors import FrazilError
 _BY_CODE = {
     cls.code: cls
     for _, cls in inspect.getmembers(errors, inspect.isclass)
-    if issubclass(cls, FrazilError) and cls.__module__ == errors.__name__
+    if issubclass(cls, FrazilError)
 }
 
 

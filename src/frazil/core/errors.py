@@ -14,10 +14,15 @@ FrazilError
 │   ├── InvalidPosition
 │   └── OffsetOutOfRange
 ├── TopicNotFound           create it, or mend the name
+├── SubscriptionNotFound    subscribe first, or mend the name
+├── TableNotFound           rows must be moved first, or mend the name
+├── JobNotFound             it was never there, or ended long ago; start another
 ├── TopicExists             use the one that is there
 │   └── PartitioningDiffers
+├── TopicInUse              remove who uses it first, or say that it goes all the same
 ├── TopicDiffers            ask for what it is, or use another name
 ├── SubscriptionTaken       use the consumer's name that has it, or another subscription
+├── BrokerOff               switch the broker on
 ├── SchemaNotFound          register it, or mend the subject or version
 ├── ProducerFenced          another client has taken the producer's name; stop, or take it anew
 ├── SequenceGap             send from the expected sequence on; nothing was written
@@ -49,27 +54,12 @@ FrazilError
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
-
-class FrazilError(Exception):
-    """The root of all errors; `fields` holds what a program needs, the message what a person needs."""
-
-    code: ClassVar[str] = "error"
-
-    def __init__(self, message: str, **fields: Any) -> None:
-        super().__init__(message)
-        self.message = message
-        self.fields = fields
-
-    def __getattr__(self, name: str) -> Any:
-        fields = self.__dict__.get("fields", {})
-        if name in fields:
-            return fields[name]
-        raise AttributeError(name)
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"error": self.code, "message": self.message, **self.fields}
+from frazil.core.admin_errors import BrokerOff as BrokerOff
+from frazil.core.admin_errors import JobNotFound as JobNotFound
+from frazil.core.admin_errors import SubscriptionNotFound as SubscriptionNotFound
+from frazil.core.admin_errors import TableNotFound as TableNotFound
+from frazil.core.admin_errors import TopicInUse as TopicInUse
+from frazil.core.error import FrazilError as FrazilError
 
 
 class InvalidInput(FrazilError):

@@ -17,7 +17,7 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from frazil.core.errors import InvalidInput, TableRefused
+from frazil.core.errors import TableNotFound, TableRefused
 from frazil.core.names import TopicName
 from frazil.core.rows import OFFSET
 from frazil.core.settings import Settings
@@ -266,5 +266,5 @@ def _described(snapshot: Snapshot) -> dict[str, Any]:
     return {"snapshot_id": snapshot.snapshot_id, "time_ms": snapshot.timestamp_ms, "operation": operation}
 
 
-def _not_there(name: TableName) -> InvalidInput:
-    return InvalidInput(f"there is no table {name}; see `frazil table list`, or move rows with `frazil pipeline run`")
+def _not_there(name: TableName) -> TableNotFound:
+    return TableNotFound(str(name))

@@ -153,6 +153,15 @@ class Storage:
                 self._context.cache.forget(topic.log.cache)
             self._context.budget.give_back(self._catalog.delete(parsed))
 
+    def record(self, name: str) -> TopicRecord:
+        """What the topic was made with, and what was set for it since."""
+        parsed = TopicName.parse(name)
+        with self._guard:
+            self._check_open()
+            if parsed not in self._catalog:
+                raise TopicNotFound(str(parsed))
+            return self._catalog.read(parsed)
+
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
         with self._guard:

@@ -57,16 +57,27 @@ class PipelineStatus:
 
 def pipeline_status(settings: Settings, clock: Clock) -> PipelineStatus:
     """The logs as their owner tells them or, where none serves, as the files are."""
+    return pipeline_page(settings, clock)[0]
+
+
+def pipeline_page(
+    settings: Settings, clock: Clock, *, limit: int | None = None, after: str | None = None
+) -> tuple[PipelineStatus, bool]:
+    """Only so many topics `after` a name, and whether there are more: each costs a look at its table."""
     logs, problems = _logs(settings)
     told = read_status(settings, clock) or {}
     look = TableLook(settings)
-    topics = [_topic(info, look, told, clock.now_us()) for info in logs if settings.of_topic(info.topic).enabled]
-    topics += [_unreadable(name, problem) for name, problem in problems.items()]
+    moved = {str(info.topic): info for info in logs if settings.of_topic(info.topic).enabled}
+    names = sorted(name for name in {*moved, *problems} if after is None or name > after)
+    topics = [
+        _topic(moved[name], look, told, clock.now_us()) if name in moved else _unreadable(name, problems[name])
+        for name in names[:limit]
+    ]
     mover = told.get("state", "never ran")
     lives = mover in ("starting", "running")
     pid, host = (told.get("pid"), told.get("host")) if lives else (None, None)
-    in_order = tuple(sorted(topics, key=lambda topic: topic.topic))
-    return PipelineStatus(mover, pid, host, told.get("error"), told.get("maintenance"), in_order)
+    status = PipelineStatus(mover, pid, host, told.get("error"), told.get("maintenance"), tuple(topics))
+    return status, limit is not None and len(names) > limit
 
 
 def lag_bytes(settings: Settings, logs: Sequence[LogInfo]) -> int:

@@ -93,7 +93,7 @@ class SchemaRegistry:
 
         `IncompatibleSchema` if the mode of the subject does not let it follow the latest version.
         """
-        _check_subject(subject)
+        check_subject(subject)
         _check_words(description, created_by, tags)
         new = parse_definition(SchemaType.parse(schema_type), definition)
         made = functools.partial(
@@ -235,7 +235,7 @@ class SchemaRegistry:
         return entry, None if entry is None else SubjectRecord.decode(entry.value)
 
     def _known(self, subject: str) -> SubjectRecord:
-        _check_subject(subject)
+        check_subject(subject)
         _, record = self._record(subject)
         if record is None:
             raise SchemaNotFound(subject)
@@ -286,7 +286,7 @@ def _contended(what: str) -> TryLater:
     return TryLater(f"{what} was changed by others {TRIES_MAX} times meanwhile; try again")
 
 
-def _check_subject(subject: str) -> None:
+def check_subject(subject: str) -> None:
     if not _is_text(subject, SUBJECT_BYTES_MAX) or not subject or not subject.isprintable():
         raise InvalidInput(
             f"subject: must have 1 to {SUBJECT_BYTES_MAX} bytes that can be printed, not {subject!a:.80}",

@@ -13,6 +13,7 @@ from frazil.meta.opening import open_meta
 from frazil.meta.store import MetaStore
 from frazil.registry.registry import SchemaRegistry
 from frazil.registry.topics import TopicSchemas
+from frazil.serve.admin.parts import BrokerParts
 from frazil.serve.danube import DanubeDoor
 from frazil.serve.danube_schemas import DanubeSchemas
 
@@ -24,6 +25,8 @@ class BrokerDoors:
         self._broker: Broker | None = None
         self._door: DanubeDoor | None = None
         self._meta: MetaStore | None = None
+        self.parts: BrokerParts | None = None
+        """For administrators, once it is open."""
 
     @property
     def broker(self) -> Broker | None:
@@ -37,9 +40,11 @@ class BrokerDoors:
         await self._broker.start()
         self._storage.floor_of = AckFloor(self._storage.floor_of, self._broker)
         registry = SchemaRegistry(self._meta, SystemClock())
-        schemas = DanubeSchemas(registry, TopicSchemas(self._meta, registry, SystemClock()))
+        topics = TopicSchemas(self._meta, registry, SystemClock())
+        schemas = DanubeSchemas(registry, topics)
         self._door = DanubeDoor(self._broker, schemas, self._settings.broker, self._settings.wal.message_bytes_max)
         await self._door.start()
+        self.parts = BrokerParts(self._broker, registry, topics)
         return self._door.url
 
     async def close(self) -> None:

@@ -44,7 +44,7 @@ from frazil.core.errors import (
 )
 from frazil.core.names import TopicName
 from frazil.core.settings import MIB
-from frazil.serve.danube_messages import outgoing, subscription_field, wire
+from frazil.serve.danube_messages import epoch_of, outgoing, subscription_field, wire
 from frazil.serve.danube_schemas import DanubeSchemas
 
 STOP_SECONDS_MAX = 5.0
@@ -181,22 +181,26 @@ class DanubeDoor:
             topic, subscription, consumer, stream = self._broker.connect(request.consumer_id)
         except FrazilError as error:
             await _refuse(context, error)
-        name, url, field = str(topic.name), self.url, subscription_field(subscription.name)
+        name, url, epoch, field = str(topic.name), self.url, -1, b""
         try:
             while (entry := await stream.take()) is not None:
+                if epoch != stream.epoch:
+                    epoch = stream.epoch
+                    field = subscription_field(subscription.name, epoch)
                 yield wire(entry, name, url, field)
         finally:
             subscription.disconnect(consumer, stream)
 
     async def _ack(self, request: Any) -> Any:
         found = self._broker.subscription(request.msg_id.topic_name, request.subscription_name)
-        found.ack(request.msg_id.topic_offset)
+        found.ack(request.msg_id.topic_offset, epoch_of(request.msg_id))
         return pb.AckResponse(request_id=request.request_id)
 
     async def _nack(self, request: Any) -> Any:
         found = self._broker.subscription(request.msg_id.topic_name, request.subscription_name)
         delay_us = request.delay_ms * 1_000 if request.HasField("delay_ms") else None
-        found.nack(request.msg_id.topic_offset, delay_us, request.reason[:1_000] or "refused by its consumer")
+        reason = request.reason[:1_000] or "refused by its consumer"
+        found.nack(request.msg_id.topic_offset, delay_us, reason, epoch_of(request.msg_id))
         return pb.NackResponse(request_id=request.request_id)
 
     # --- health

@@ -1,7 +1,9 @@
 """Messages between the broker and the Danube protocol.
 
 What goes to consumers is serialised once for each message, without the subscription's name; that is appended for each
-subscription, which Protobuf allows: fields may come in any order.
+subscription, which Protobuf allows: fields may come in any order, and what is said of a field in two places is joined.
+So is the epoch of the delivery: it stands in the id's `producer_id`, which consumers send back as it came and have no
+use for.
 """
 
 from __future__ import annotations
@@ -41,8 +43,14 @@ def wire(entry: Entry, topic: str, broker: str, subscription_field: bytes) -> by
     return entry.wire + subscription_field
 
 
-def subscription_field(name: str) -> bytes:
-    return bytes(pb.StreamMessage(subscription_name=name).SerializeToString())
+def subscription_field(name: str, epoch: int) -> bytes:
+    stamp = pb.MsgID(producer_id=epoch + 1)
+    return bytes(pb.StreamMessage(subscription_name=name, msg_id=stamp).SerializeToString())
+
+
+def epoch_of(answered: pb.MsgID) -> int | None:
+    """Which delivery an answer is for; None of a client that does not send ids back as they came."""
+    return int(answered.producer_id) - 1 if answered.producer_id else None
 
 
 def _serialised(entry: Entry, topic: str, broker: str) -> bytes:

@@ -1,41 +1,79 @@
-"""The admin door: health, metrics and topics over HTTP. Every error is a JSON object with a code and a message."""
+"""The door over HTTP: health, metrics, and all that `frazil.serve.admin` adds. Every error is a JSON object with a code
+and a message."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Annotated, Any
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
-from frazil.core.errors import Closed, FrazilError, InvalidInput, TopicExists, TopicNotFound, TryLater
-from frazil.core.names import TopicName
+import frazil
+from frazil.core.clock import SystemClock
+from frazil.core.errors import (
+    BrokerOff,
+    Closed,
+    FrazilError,
+    IncompatibleSchema,
+    InvalidInput,
+    JobNotFound,
+    LakeUnavailable,
+    LogFailed,
+    MetadataUnavailable,
+    OffsetOutOfRange,
+    SchemaNotFound,
+    SubjectMismatch,
+    SubscriptionNotFound,
+    SubscriptionTaken,
+    TableNotFound,
+    TableRefused,
+    TopicDiffers,
+    TopicExists,
+    TopicInUse,
+    TopicNotFound,
+    TryLater,
+)
 from frazil.log.storage import Storage
+from frazil.serve.admin import add_admin
+from frazil.serve.admin.jobs import VerifyJobs
+from frazil.serve.admin.parts import AdminParts, BrokerParts
 from frazil.serve.metrics import make_registry
 from frazil.serve.opening import Opening
 
-PAGE_TOPICS_DEFAULT = 100
-PAGE_TOPICS_MAX = 1_000
+PROBLEMS_MAX = 10
 
 _log = logging.getLogger("frazil.serve")
 _STATUS: tuple[tuple[type[FrazilError], int], ...] = (
-    (TopicNotFound, 404),
-    (TopicExists, 409),
+    *((kind, 404) for kind in (TopicNotFound, SubscriptionNotFound, SchemaNotFound, TableNotFound, JobNotFound)),
+    *((kind, 409) for kind in (TopicExists, TopicInUse, TopicDiffers, SubscriptionTaken, BrokerOff, TableRefused)),
+    *((kind, 409) for kind in (IncompatibleSchema, SubjectMismatch, OffsetOutOfRange)),
     (InvalidInput, 400),
-    (TryLater, 503),
-    (Closed, 503),
+    *((kind, 503) for kind in (TryLater, Closed, LakeUnavailable, MetadataUnavailable, LogFailed)),
 )
 
 
-def make_app(storage: Storage, opening: Opening, pipeline_up: Callable[[], bool] | None = None) -> FastAPI:
-    app = FastAPI(title="Frazil", docs_url=None, redoc_url=None)
+def make_app(
+    storage: Storage,
+    opening: Opening,
+    pipeline_up: Callable[[], bool] | None = None,
+    *,
+    broker: Callable[[], BrokerParts | None] | None = None,
+    verify: Sequence[str] | None = None,
+) -> FastAPI:
+    """`broker` is None where that is off. `verify` is the command that proves a topic."""
+    app = FastAPI(title="Frazil", version=frazil.__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
     _answer_errors(app)
     _add_health(app, opening)
-    _add_topics(app, storage)
+    command = verify or [sys.executable, "-m", "frazil", "verify", "--data", str(storage.settings.data)]
+    jobs = VerifyJobs([*command, "--while-stdin", "--progress-json", "--json"], SystemClock())
+    add_admin(app, AdminParts(storage, jobs, broker))
     registry = make_registry(storage, opening, pipeline_up)
 
     @app.get("/metrics")
@@ -63,24 +101,6 @@ def _add_health(app: FastAPI, opening: Opening) -> None:
         return JSONResponse({"status": "ready", **content})
 
 
-def _add_topics(app: FastAPI, storage: Storage) -> None:
-    @app.get("/topics")
-    def topics(
-        limit: Annotated[int, Query(ge=1, le=PAGE_TOPICS_MAX)] = PAGE_TOPICS_DEFAULT, after: str | None = None
-    ) -> dict[str, Any]:
-        """Names in order; `next` goes into `after` for the next page, and is null on the last one."""
-        names = [TopicName.parse(name) for name in storage.topics()]
-        if after is not None:
-            last = TopicName.parse(after)
-            names = [name for name in names if name > last]
-        page = [str(name) for name in names[:limit]]
-        return {"topics": page, "next": page[-1] if len(names) > limit else None}
-
-    @app.get("/topics/{namespace}/{topic}")
-    def topic(namespace: str, topic: str) -> dict[str, Any]:
-        return storage.topic(f"/{namespace}/{topic}", create=False).stats().as_dict()
-
-
 def _answer_errors(app: FastAPI) -> None:
     @app.exception_handler(FrazilError)
     def known(_: Request, error: FrazilError) -> JSONResponse:
@@ -89,15 +109,29 @@ def _answer_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        problems = "; ".join(f"{problem['loc'][-1]}: {problem['msg']}" for problem in error.errors())
-        return JSONResponse(InvalidInput(problems).as_dict(), 400)
+        wrong = [(_field(problem["loc"]), problem["msg"]) for problem in error.errors()[:PROBLEMS_MAX]]
+        said = "; ".join(f"{field}: {message}" for field, message in wrong)
+        return JSONResponse(InvalidInput(said, field=wrong[0][0]).as_dict(), 400)
 
     @app.exception_handler(HTTPException)
-    def plain(_: Request, error: HTTPException) -> JSONResponse:
+    def plain(request: Request, error: HTTPException) -> JSONResponse:
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
-        return JSONResponse({"error": code, "message": str(error.detail)}, error.status_code, error.headers)
+        headers = _allowed(app, request) if error.status_code == 405 else error.headers
+        return JSONResponse({"error": code, "message": str(error.detail)}, error.status_code, headers)
 
     @app.exception_handler(Exception)
     def unknown(request: Request, error: Exception) -> JSONResponse:
         _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         return JSONResponse({"error": "internal", "message": "an error of Frazil's own; its log says more"}, 500)
+
+
+def _allowed(app: FastAPI, request: Request) -> dict[str, str]:
+    """All methods of a path; by itself Starlette names those of the first route that fits."""
+    fits = [route for route in app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    return {"Allow": ", ".join(sorted({method for route in fits for method in getattr(route, "methods", ())}))}
+
+
+def _field(place: Sequence[str | int]) -> str:
+    """Which part of a call, without where FastAPI has it from; a body that is no JSON has no parts."""
+    named = [str(one) for one in place[1:] if not str(one).isdecimal()]
+    return ".".join(named) or str(place[0])

@@ -36,9 +36,17 @@ _log = logging.getLogger("frazil.serve")
 
 
 def serve_until_stopped(
-    settings: Settings, *, mover: Sequence[str] | None = None, log_json: bool = False, announce_json: bool = False
+    settings: Settings,
+    *,
+    mover: Sequence[str] | None = None,
+    verify: Sequence[str] | None = None,
+    log_json: bool = False,
+    announce_json: bool = False,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then finish what was queued and return. `mover` is the command that starts it."""
+    """Serve until SIGTERM or SIGINT, then finish what was queued and return.
+
+    `mover` is the command that moves rows, `verify` the one that proves a topic.
+    """
     log_to_stderr(as_json=log_json)
     sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
     with open_topics(settings) as storage, _listening(settings.http) as door, contextlib.ExitStack() as running:
@@ -54,8 +62,14 @@ def serve_until_stopped(
                 moving.start()
                 running.callback(moving.stop)
 
-        app = make_app(storage, opening, (lambda: moving.up) if moving is not None else None)
         broker = BrokerDoors(storage, settings) if settings.broker.enabled else None
+        app = make_app(
+            storage,
+            opening,
+            (lambda: moving.up) if moving is not None else None,
+            broker=(lambda: broker.parts) if broker is not None else None,
+            verify=verify,
+        )
         movers = MoverActions(settings, SystemClock())
         flight = FlightDoor(storage, settings.flight, movers, lambda: broker.broker if broker is not None else None)
         server = _Server(app, announce, running.close, addresses, flight, broker)

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from broker_world import QUICK, TOPIC, Client, World, run, world
 
 import frazil
-from frazil.broker.broker import Broker
 from frazil.broker.choice import Kind
-from frazil.broker.consumer import Stream
 from frazil.broker.floor import AckFloor
-from frazil.broker.subscription import Subscription
 from frazil.broker.topic import Outgoing
-from frazil.core.broker_settings import BrokerSettings, Poison
-from frazil.core.clock import SystemClock
+from frazil.core.broker_settings import Poison
 from frazil.core.errors import (
     InvalidInput,
     PartitioningDiffers,
@@ -28,89 +23,6 @@ from frazil.core.errors import (
 )
 from frazil.core.rows import Origin
 from frazil.core.settings import make_settings
-from frazil.meta.sqlite import SqliteStore
-
-TOPIC = "/default/orders"
-QUICK = BrokerSettings(redelivery_delay_ms=20, redelivery_delay_ms_max=100, ack_timeout_ms=30_000, progress_flush_ms=10)
-
-
-class World:
-    def __init__(self, storage: frazil.Storage, folder: Path, settings: BrokerSettings) -> None:
-        self.meta = SqliteStore(folder / "meta.db")
-        self.broker = Broker(storage, self.meta, settings, SystemClock())
-
-    async def send(self, *payloads: str, key: str | None = None, topic: str = TOPIC) -> None:
-        producer = await self.broker.create_producer(topic, "p", reliable=True)
-        for payload in payloads:
-            await producer.topic.publish(Outgoing(payload.encode(), key, {}, Origin("p", 1)))
-
-    async def consumer(self, name: str, kind: Kind = Kind.EXCLUSIVE, filters: tuple[str, ...] = ()) -> Client:
-        number = await self.broker.subscribe(TOPIC, "s", kind, name, filters)
-        return Client(self, number)
-
-    @property
-    def subscription(self) -> Subscription:
-        found = self.broker.subscription(TOPIC, "s")
-        assert isinstance(found, Subscription)
-        return found
-
-
-class Client:
-    def __init__(self, world: World, number: int) -> None:
-        self._world = world
-        self.id = number
-        self.stream: Stream | None = None
-        self.connect()
-
-    def connect(self) -> None:
-        _, self._subscription, self._consumer, self.stream = self._world.broker.connect(self.id)
-
-    def drop(self) -> None:
-        assert self.stream is not None
-        self._subscription.disconnect(self._consumer, self.stream)
-
-    async def take(self, count: int = 1) -> list[tuple[int, str]]:
-        assert self.stream is not None
-        found = []
-        for _ in range(count):
-            entry = await asyncio.wait_for(self.stream.take(), 10)
-            assert entry is not None
-            found.append((entry.offset, entry.message.payload.decode()))
-        return found
-
-    async def nothing_comes(self) -> bool:
-        assert self.stream is not None
-        taking = asyncio.ensure_future(self.stream.take())
-        done, _ = await asyncio.wait([taking], timeout=0.15)
-        taking.cancel()
-        return not done
-
-    def ack(self, *offsets: int) -> None:
-        for offset in offsets:
-            self._subscription.ack(offset)
-
-
-@asynccontextmanager
-async def world(folder: Path, settings: BrokerSettings = QUICK) -> AsyncIterator[World]:
-    with frazil.open(folder / "data") as storage:
-        made = World(storage, folder, settings)
-        await made.broker.start()
-        try:
-            yield made
-        finally:
-            await made.broker.close()
-            made.meta.close()
-
-
-def run(test: Callable[[Path], object]) -> Callable[[Path], None]:
-    """An asyncio test on a loop of its own."""
-
-    def runs(tmp_path: Path) -> None:
-        asyncio.run(asyncio.wait_for(test(tmp_path), 60))  # type: ignore[arg-type]
-
-    runs.__name__ = test.__name__
-    runs.__doc__ = test.__doc__
-    return runs
 
 
 @run

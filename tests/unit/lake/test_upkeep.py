@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import frazil
-from frazil.core.errors import InvalidInput, InvalidSettings, TableRefused, TableRolledBack
+from frazil.core.errors import InvalidInput, InvalidSettings, TableNotFound, TableRefused, TableRolledBack
 from frazil.core.settings import Settings, make_settings
 from frazil.lake.spark_catalog import packages, spark_options
 from frazil.lake.tables import TableName
@@ -61,7 +61,7 @@ def test_nothing_is_made_by_a_look(settings: Settings) -> None:
 
 
 def test_a_table_that_is_not_there(settings: Settings, topic: frazil.Topic) -> None:
-    with pytest.raises(InvalidInput, match=r"there is no table shop\.teapots"):
+    with pytest.raises(TableNotFound, match=r"there is no table shop\.teapots"):
         Upkeep(settings).names("/shop/teapots")
 
 

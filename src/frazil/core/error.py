@@ -1,0 +1,25 @@
+"""The root of all errors. The others, and what each asks of the caller, are drawn in `errors.py`."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class FrazilError(Exception):
+    """The root of all errors; `fields` holds what a program needs, the message what a person needs."""
+
+    code: ClassVar[str] = "error"
+
+    def __init__(self, message: str, **fields: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields = fields
+
+    def __getattr__(self, name: str) -> Any:
+        fields = self.__dict__.get("fields", {})
+        if name in fields:
+            return fields[name]
+        raise AttributeError(name)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"error": self.code, "message": self.message, **self.fields}

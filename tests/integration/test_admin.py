@@ -1,0 +1,485 @@
+"""The admin door of a real `frazil serve`, with stock Danube clients at work: every route, and what it does to them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import functools
+import json
+import subprocess
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import httpx
+import pytest
+from danube.consumer import SubType
+from danube.dispatch_strategy import DispatchStrategy
+from danube.producer import ProducerOptions
+
+import frazil
+from frazil.cli.main import main
+from parts.danube import Server, connect, producer, serving, subscriber
+from parts.moving import HandMover
+from parts.processes import pause
+
+pytestmark = pytest.mark.timeout(180)
+
+MOVED = "/shop/orders"
+ENDED = ("done", "failed", "cancelled")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """With one topic of which the table has 30 of 40 rows."""
+    folder = tmp_path_factory.mktemp("admin")
+    settings = frazil.Settings.of_folder(folder / "data")
+    with frazil.open(settings) as storage:
+        topic = storage.topic(MOVED)
+        topic.publish_many([str(number) for number in range(30)])
+        HandMover(settings).move(topic)
+        topic.publish_many([str(number) for number in range(10)])
+    rules = {"redelivery_delay_ms": 20, "redeliveries_max": 0, "poison": "dead_letter", "ack_timeout_ms": 60_000}
+    with serving(folder, **rules) as found:
+        yield found
+        assert "Traceback" not in found.log()
+
+
+class Http:
+    """Blocks, also in coroutines: clients and the server have their own threads and processes."""
+
+    def __init__(self, address: str) -> None:
+        self._client = httpx.Client(base_url=address, timeout=30)
+
+    def __getattr__(self, method: str) -> Callable[..., httpx.Response]:
+        return functools.partial(self._client.request, method.upper())
+
+    def close(self) -> None:
+        self._client.close()
+
+
+@pytest.fixture
+def http(server: Server) -> Iterator[Http]:
+    with contextlib.closing(Http(server.http)) as client:
+        yield client
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    return f"/default/{request.node.name.split('[')[0][5:85]}"
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 120))
+
+
+def verb(capsys: pytest.CaptureFixture[str], server: Server, *words: str) -> Any:
+    """What the command line says of the same folder, beside the server."""
+    assert main([*words, "--json", "--data", str(server.folder / "data")]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def ok(answer: httpx.Response, status: int = 200) -> Any:
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+def refused(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    told: dict[str, Any] = answer.json()
+    assert (answer.status_code, told["error"]) == (status, code), answer.text
+    assert told["message"]
+    return told
+
+
+def test_a_topic_is_made_described_and_deleted(
+    server: Server, http: Http, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = {"topic": topic, "retention": {"age_ms": 60_000}}
+    made = ok(http.post("/v1/topics", json=wanted), 201)
+    assert (made["topic"], made["typed"], made["partitions"]) == (topic, False, [])
+    refused(http.post("/v1/topics", json=wanted), 409, "topic_exists")
+    shown = ok(http.get(f"/v1/topics{topic}"))
+    assert (shown["log_id"], shown["reliable"], shown["retention"]["age_ms"]) == (made["log_id"], True, 60_000)
+    by_verb = verb(capsys, server, "topics", "describe", topic)
+    assert {name: shown[name] for name in by_verb} == by_verb
+    assert ok(http.delete(f"/v1/topics{topic}")) == {"topic": topic, "deleted": True, "messages": 0}
+    refused(http.get(f"/v1/topics{topic}"), 404, "topic_not_found")
+    refused(http.delete(f"/v1/topics{topic}"), 404, "topic_not_found")
+
+
+def test_a_typed_topic_has_its_columns(http: Http, topic: str) -> None:
+    columns = [{"name": "amount", "type": "int64", "nullable": False}, {"name": "note", "type": "string"}]
+    assert ok(http.post("/v1/topics", json={"topic": topic, "schema": columns}), 201)["typed"] is True
+    shown = ok(http.get(f"/v1/topics{topic}"))["schema"]
+    assert shown == [columns[0], {**columns[1], "nullable": True}]
+    wrong = [{"name": "amount", "type": "int65"}]
+    told = refused(http.post("/v1/topics", json={"topic": topic + "2", "schema": wrong}), 400, "invalid_input")
+    assert "int65" in told["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "topic"),
+        ({"topic": 7}, "topic"),
+        ({"topic": "/a/b", "partitions": 1_000}, "partitions"),
+        ({"topic": "/a/b", "partitions": "3"}, "partitions"),
+        ({"topic": "/a/b", "retention": {"age_ms": 0}}, "retention.age_ms"),
+        ({"topic": "/a/b", "retention": {"age_ms": 1, "until_acked": True}}, "until_acked"),
+        ({"topic": "/a/b", "colour": "red"}, "colour"),
+        ({"topic": "/a/b", "schema": [{"name": "a", "type": "int64"}], "partitions": 2}, "partitions"),
+        ({"topic": "/a/b-part-1", "partitions": 2}, "topic"),
+    ],
+)
+def test_a_wrong_call_names_the_field(http: Http, body: dict[str, Any], field: str) -> None:
+    assert refused(http.post("/v1/topics", json=body), 400, "invalid_input")["field"] == field
+    refused(http.get("/v1/topics/a/b"), 404, "topic_not_found")
+
+
+def test_partitions_are_those_that_clients_use(server: Server, http: Http, topic: str) -> None:
+    made = ok(http.post("/v1/topics", json={"topic": topic, "partitions": 3}), 201)
+    names = [f"{topic}-part-{number}" for number in range(3)]
+    assert made["partitions"] == names
+
+    async def work() -> None:
+        client = await connect(server)
+        async with subscriber(client, "c", SubType.SHARED, topic=topic) as receiver:
+            sender = await producer(client, topic, partitions=3)
+            for number in range(9):
+                await sender.send(str(number).encode())
+            assert sorted(await receiver.texts(9)) == [str(number) for number in range(9)]
+
+    run(work())
+    assert ok(http.get(f"/v1/topics{topic}/partitions"))["items"] == names
+    page = ok(http.get(f"/v1/topics{topic}/partitions", params={"limit": 2}))
+    assert (page["items"], page["next"]) == (names[:2], names[1])
+    assert ok(http.get(f"/v1/topics{topic}/partitions", params={"after": names[1]}))["items"] == names[2:]
+    assert ok(http.get(f"/v1/topics{names[1]}"))["partition_of"] == topic
+    assert "name one of them" in refused(http.get(f"/v1/topics{topic}"), 404, "topic_not_found")["message"]
+    refused(http.post("/v1/topics", json={"topic": topic}), 409, "partitioning_differs")
+    refused(http.post("/v1/topics", json={"topic": topic, "partitions": 4}), 409, "topic_exists")
+
+
+def test_retention_is_set_and_given_back(http: Http, topic: str) -> None:
+    ok(http.post("/v1/topics", json={"topic": topic}), 201)
+    path = f"/v1/topics{topic}/retention"
+    assert ok(http.get(path))["retention"] is None
+    changed = ok(http.put(path, json={"bytes": 1_000, "age_ms": 5}))
+    assert changed["effective"] == changed["retention"] == {"age_ms": 5, "bytes": 1_000, "until_acked": False}
+    assert ok(http.put(path, json={"until_acked": True}))["retention"]["until_acked"] is True
+    assert ok(http.delete(path)) == ok(http.get(path))
+    assert ok(http.get(path))["effective"] == {"age_ms": None, "bytes": None, "until_acked": False}
+    refused(http.put("/v1/topics/default/nothing/retention", json={}), 404, "topic_not_found")
+
+
+def test_lists_come_in_pages(http: Http, topic: str) -> None:
+    names = [f"{topic}{number}" for number in range(5)]
+    for name in names:
+        ok(http.post("/v1/topics", json={"topic": name}), 201)
+    seen: list[str] = []
+    after: str | None = None
+    while True:
+        page = ok(http.get("/v1/topics", params={"limit": 2, **({"after": after} if after else {})}))
+        assert len(page["items"]) <= 2
+        seen += [one["topic"] for one in page["items"]]
+        after = page["next"]
+        if after is None:
+            break
+    assert set(names) <= set(seen)
+    assert len(seen) == len(set(seen))
+
+
+def test_a_reset_takes_hold_of_a_live_consumer_and_voids_what_it_had(server: Server, http: Http, topic: str) -> None:
+    path = f"/v1/topics{topic}/subscriptions/s"
+
+    async def work() -> None:
+        client = await connect(server)
+        sender = await producer(client, topic)
+        async with subscriber(client, topic=topic) as receiver:
+            for number in range(10):
+                await sender.send(str(number).encode())
+            await receiver.take(4)
+            old = await receiver.take(6, ack=False)
+            before = ok(http.get(path))
+            assert (before["cursor"], before["lag"], before["in_flight"], before["connected"]) == (4, 6, 6, 1)
+            after = ok(http.post(f"{path}/reset", json={"to": "offset", "offset": 2}))
+            assert (after["cursor"], after["durable"], after["lag"], after["connected"]) == (2, 2, 8, 1)
+            new = await receiver.take(8, ack=False)
+            assert [message.payload.decode() for message in new] == [str(number) for number in range(2, 10)]
+            for message in old:
+                await receiver.consumer.ack(message)
+            assert (ok(http.get(path))["cursor"], ok(http.get(path))["in_flight"]) == (2, 8), "those were void"
+            for message in new:
+                await receiver.consumer.ack(message)
+            assert ok(http.get(path))["lag"] == 0
+            await sender.send(b"later")
+            assert await receiver.texts(1) == ["later"]
+
+    run(work())
+
+
+def test_a_reset_to_the_ends_and_to_a_time(server: Server, http: Http, topic: str) -> None:
+    path = f"/v1/topics{topic}/subscriptions/s/reset"
+
+    async def work() -> None:
+        client = await connect(server)
+        sender = await producer(client, topic)
+        async with subscriber(client, topic=topic) as receiver:
+            await sender.send(b"a")
+            await sender.send(b"b")
+            assert await receiver.texts(2) == ["a", "b"]
+            assert ok(http.post(path, json={"to": "earliest"}))["cursor"] == 0
+            assert await receiver.texts(2) == ["a", "b"]
+            assert ok(http.post(path, json={"to": "time", "time": "2020-01-01T00:00:00Z"}))["cursor"] == 0
+            assert ok(http.post(path, json={"to": "latest"}))["lag"] == 0
+
+    run(work())
+    assert (
+        "time zone"
+        in refused(http.post(path, json={"to": "time", "time": "2020-01-01"}), 400, "invalid_input")["message"]
+    )
+    assert refused(http.post(path, json={"to": "offset", "offset": 3}), 409, "offset_out_of_range")["end"] == 2
+    assert "to" in refused(http.post(path, json={"to": "nowhere"}), 400, "invalid_input")["message"]
+    refused(http.post(f"/v1/topics{topic}/subscriptions/t/reset", json={"to": "latest"}), 404, "subscription_not_found")
+
+
+def test_any_name_of_a_subscription_fits_into_a_path(server: Server, http: Http, topic: str) -> None:
+    names = ["a/b", "100%", "%2F", "ü ?#", "s/reset"]
+
+    async def work() -> None:
+        client = await connect(server)
+        await producer(client, topic)
+        for name in names:
+            async with subscriber(client, "kit/chen", topic=topic, subscription=name):
+                pass
+
+    run(work())
+    seen = [one["subscription"] for one in ok(http.get(f"/v1/topics{topic}/subscriptions"))["items"]]
+    assert sorted(seen) == sorted(names)
+    for name in names:
+        path = f"/v1/topics{topic}/subscriptions/" + "".join(f"%{byte:02x}" for byte in name.encode())
+        assert ok(http.get(path))["subscription"] == name
+        (consumer,) = ok(http.get(f"{path}/consumers"))["items"]
+        assert (consumer["consumer"], consumer["connected"]) == ("kit/chen", False)
+        assert ok(http.delete(path)) == {"topic": topic, "subscription": name, "deleted": True}
+        refused(http.get(path), 404, "subscription_not_found")
+    assert [one["producer"] for one in ok(http.get(f"/v1/topics{topic}/producers"))["items"]] == ["p"]
+
+
+def test_a_deleted_subscription_leaves_the_others_alone(server: Server, http: Http, topic: str) -> None:
+    async def work() -> None:
+        client = await connect(server)
+        sender = await producer(client, topic)
+        async with subscriber(client, topic=topic, subscription="stays") as stays:
+            async with subscriber(client, topic=topic, subscription="goes") as goes:
+                await sender.send(b"a")
+                assert await goes.texts(1) == await stays.texts(1) == ["a"]
+                ok(http.delete(f"/v1/topics{topic}/subscriptions/goes"))
+            await sender.send(b"b")
+            assert await stays.texts(1) == ["b"]
+
+    run(work())
+
+
+def test_a_topic_in_use_goes_by_force_and_stays_away_until_a_producer_is_made(
+    server: Server, http: Http, topic: str
+) -> None:
+    path = f"/v1/topics{topic}"
+
+    async def work() -> None:
+        client = await connect(server)
+        builder = client.new_producer().with_topic(topic).with_name("p")
+        builder = builder.with_dispatch_strategy(DispatchStrategy.RELIABLE)
+        impatient = ProducerOptions(max_retries=1, base_backoff_ms=10, max_backoff_ms=10)
+        sender = builder.with_options(impatient).build()
+        await sender.create()
+        async with subscriber(client, topic=topic):
+            await sender.send(b"a")
+        told = refused(http.delete(path), 409, "topic_in_use")
+        assert (told["subscriptions"], told["producers"]) == (1, 1)
+        log_id = ok(http.get(path))["log_id"]
+        assert ok(http.delete(path, params={"force": True}))["messages"] == 1
+        refused(http.get(f"{path}/subscriptions"), 404, "topic_not_found")
+        with pytest.raises(grpc.aio.AioRpcError):
+            await sender.send(b"to a topic that is gone")
+        refused(http.get(path), 404, "topic_not_found")
+        again = await producer(client, topic)
+        await again.send(b"b")
+        shown = ok(http.get(path))
+        assert shown["log_id"] != log_id
+        assert (shown["messages"], shown["subscriptions"], shown["producers"]) == (1, 0, 1)
+
+    run(work())
+
+
+def test_dead_letters_are_shown_and_replayed(server: Server, http: Http, topic: str) -> None:
+    path = f"/v1/topics{topic}/dead-letters"
+
+    async def work() -> None:
+        client = await connect(server)
+        sender = await producer(client, topic)
+        assert ok(http.get(path)) == {"items": [], "next": None}
+        async with subscriber(client, topic=topic) as receiver:
+            await sender.send_with_key(b"tea", {"own": "1"}, "anna")
+            await sender.send(b"\xff\x00")
+            for message in await receiver.take(2, ack=False):
+                await receiver.consumer.nack(message, reason="cold")
+            for _ in range(600):
+                if len(ok(http.get(path))["items"]) == 2:
+                    break
+                await asyncio.sleep(0.05)
+            page = ok(http.get(path, params={"limit": 1}))
+            (letter,) = page["items"]
+            assert page["next"] == letter["offset"] == 0
+            assert (letter["text"], base64.b64decode(letter["payload"]), letter["reason"]) == ("tea", b"tea", "cold")
+            assert (letter["original_topic"], letter["original_offset"], letter["original_subscription"]) == (
+                topic,
+                0,
+                "s",
+            )
+            assert (letter["attributes"]["own"], base64.b64decode(letter["key"])) == ("1", b"anna")
+            (other,) = ok(http.get(path, params={"after": page["next"]}))["items"]
+            assert (other["text"], base64.b64decode(other["payload"])) == (None, b"\xff\x00")
+            assert ok(http.post(f"{path}/replay", json={"which": "one", "offset": 0}))["replayed"] == 1
+            (again,) = await receiver.take(1)
+            assert (again.payload, again.routing_key, again.attributes["own"]) == (b"tea", "anna", "1")
+            assert again.attributes["x-replayed-dead-letter"] == "0"
+            assert "x-failure-reason" not in again.attributes
+            done = ok(http.post(f"{path}/replay", json={"which": "all"}))
+            assert done == {"replayed": 2, "next": None, "error": None}
+            assert [message.payload for message in await receiver.take(2)] == [b"tea", b"\xff\x00"]
+
+    run(work())
+    refused(http.post(f"{path}/replay", json={"which": "one", "offset": 2}), 409, "offset_out_of_range")
+    refused(http.get("/v1/topics/default/nothing/dead-letters"), 404, "topic_not_found")
+
+
+def test_schemas_are_registered_checked_and_given_to_topics(http: Http, topic: str) -> None:
+    record = '{"type": "record", "name": "r", "fields": [{"name": "a", "type": "int"}]}'
+    other = record.replace('"a"', '"b"')
+    first, following = ({"schema_type": "avro", "definition": one} for one in (record, other))
+    path = "/v1/schemas/orders%2Fvalue"
+    made = ok(http.post(f"{path}/versions", json=first), 201)
+    assert (made["version"], made["is_new_version"]) == (1, True)
+    assert ok(http.post(f"{path}/versions", json=first))["is_new_version"] is False
+    checked = ok(http.post(f"{path}/check", json=following))
+    assert (checked["compatible"], len(checked["reasons"])) == (False, 1)
+    told = refused(http.post(f"{path}/versions", json=following), 409, "incompatible_schema")
+    assert told["reasons"] == checked["reasons"]
+    assert ok(http.put(path, json={"compatibility_mode": "none"}))["compatibility_mode"] == "none"
+    assert ok(http.post(f"{path}/versions", json=following), 201)["version"] == 2
+    assert json.loads(ok(http.get(f"{path}/latest"))["definition"]) == json.loads(other)
+    assert ok(http.get(f"{path}/versions/1"))["schema_type"] == "avro"
+    assert [one["version"] for one in ok(http.get(f"{path}/versions"))["items"]] == [1, 2]
+    assert ok(http.delete(f"{path}/versions/1"))["deleted"] is True
+    refused(http.get(f"{path}/versions/1"), 404, "schema_not_found")
+    assert [one["subject"] for one in ok(http.get("/v1/schemas"))["items"]] == ["orders/value"]
+    config = f"/v1/topics{topic}/schema"
+    assert ok(http.get(config))["subject"] is None
+    changed = ok(http.put(config, json={"subject": "orders/value", "validation_policy": "enforce"}))
+    assert (changed["subject"], changed["validation_policy"]) == ("orders/value", "enforce")
+    assert ok(http.get(config)) == changed
+    refused(http.put(config, json={"subject": "nothing"}), 404, "schema_not_found")
+    bad = {"schema_type": "avro", "definition": "no"}
+    assert refused(http.post("/v1/schemas/new/versions", json=bad), 400, "invalid_schema")["field"]
+
+
+def test_tables_and_pipeline_are_what_the_verbs_show(
+    server: Server, http: Http, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (table,) = ok(http.get("/v1/tables"))["items"]
+    assert [table] == verb(capsys, server, "table", "list")
+    assert (table["table"], table["rows"], list(table["ends"].values())) == ("shop.orders", 30, [30])
+    described = ok(http.get("/v1/tables/shop/orders"))
+    assert described == verb(capsys, server, "table", "describe", MOVED)
+    refused(http.get("/v1/tables/shop/nothing"), 404, "table_not_found")
+    shown = ok(http.get("/v1/pipeline", params={"after": "/shop/a", "limit": 1}))
+    (status,) = shown["topics"]
+    by_verb = verb(capsys, server, "pipeline", "status")
+    (same,) = [one for one in by_verb["topics"] if one["topic"] == MOVED]
+    assert {**status, "lag_ms": 0} == {**same, "lag_ms": 0}
+    assert (status["table_end"], status["lag_rows"], shown["mover"], shown["next"]) == (30, 10, "never ran", None)
+    assert set(by_verb) <= set(shown)
+
+
+def test_proofs_run_one_at_a_time_and_can_be_cancelled(server: Server, http: Http) -> None:
+    first = ok(http.post("/v1/verify", json={"topic": MOVED}), 202)
+    second = ok(http.post("/v1/verify", json={}), 202)
+    third = ok(http.post("/v1/verify", json={"topic": MOVED}), 202)
+    assert ok(http.get(f"/v1/verify/{second['id']}"))["state"] == "queued"
+    assert ok(http.delete(f"/v1/verify/{second['id']}"))["state"] == "cancelled"
+    done = _ended(http, first["id"])
+    assert (done["state"], done["error"], done["rows"]) == ("done", None, done["total"])
+    assert done["total"] == 70, "30 rows of the table twice, and 10 of the log"
+    (proof,) = done["result"]["topics"]
+    assert (done["result"]["proven"], proof["in_table"], proof["in_log"]) == (True, 30, 10)
+    for _ in range(600):
+        if ok(http.get(f"/v1/verify/{third['id']}"))["state"] == "running":
+            break
+        pause(0.05)
+    assert ok(http.delete(f"/v1/verify/{third['id']}"))["state"] == "cancelled"
+    states = [one["state"] for one in ok(http.get("/v1/verify"))["items"]]
+    assert states == ["done", "cancelled", "cancelled"]
+    ok(http.delete(f"/v1/verify/{first['id']}"))
+    refused(http.get(f"/v1/verify/{first['id']}"), 404, "job_not_found")
+    refused(http.post("/v1/verify", json={"topic": "/shop/nothing"}), 404, "topic_not_found")
+
+
+def _ended(http: Http, job: str) -> Any:
+    for _ in range(1_200):
+        found = ok(http.get(f"/v1/verify/{job}"))
+        if found["state"] in ENDED:
+            return found
+        pause(0.05)
+    raise AssertionError(f"it never ended: {found}")
+
+
+def test_a_body_has_a_limit_however_it_is_sent(http: Http) -> None:
+    kind = {"content-type": "application/json"}
+    refused(http.post("/v1/topics", content=b" " * 1_100_000, headers=kind), 413, "body_too_large")
+    chunks = (b" " * 100_000 for _ in range(11))
+    refused(http.post("/v1/topics", content=chunks, headers=kind), 413, "body_too_large")
+
+
+def test_another_site_can_change_nothing_through_a_browser(http: Http) -> None:
+    """No CORS; and what a form can send is not JSON by its type."""
+    answer = http.options(
+        "/v1/topics", headers={"origin": "http://evil.example", "access-control-request-method": "POST"}
+    )
+    assert "access-control-allow-origin" not in answer.headers
+    plain = http.post("/v1/topics", content=b'{"topic": "/a/form"}', headers={"content-type": "text/plain"})
+    refused(plain, 400, "invalid_input")
+
+
+def test_without_a_broker_topics_work_and_the_rest_says_how_to_switch_it_on(tmp_path: Path) -> None:
+    with serving(tmp_path, enabled=False) as server, contextlib.closing(Http(server.http)) as http:
+        ok(http.post("/v1/topics", json={"topic": "/a/b", "partitions": 2}), 201)
+        assert ok(http.get("/v1/topics/a/b-part-0"))["subscriptions"] is None
+        for path in ("/v1/topics/a/b-part-0/subscriptions", "/v1/topics/a/b-part-0/producers", "/v1/schemas"):
+            assert "broker.enabled" in refused(http.get(path), 409, "broker_off")["message"]
+        refused(http.post("/v1/topics", json={"topic": "/a/c", "reliable": False}), 409, "broker_off")
+        ok(http.delete("/v1/topics/a/b-part-0"))
+        refused(http.get("/v1/topics/a/b-part-0"), 404, "topic_not_found")
+
+
+def test_the_commands_of_the_page_on_operating_run(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operate.md").read_text(encoding="utf-8")
+    commands = [line[2:] for line in page.splitlines() if line.startswith("$ curl ")]
+    assert len(commands) > 10
+    with serving(tmp_path) as server:
+
+        async def work() -> None:
+            client = await connect(server)
+            await producer(client, "/shop/orders")
+            async with subscriber(client, topic="/shop/orders", subscription="cooks"):
+                pass
+
+        for command in commands:
+            if command.endswith("/subscriptions"):
+                run(work())
+            told = command.replace("http://127.0.0.1:6680", server.http)
+            done = subprocess.run(["bash", "-c", told], capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+            json.loads(done.stdout)
