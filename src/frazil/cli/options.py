@@ -21,6 +21,10 @@ Config = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="A YAML file with settings (or FRAZIL_CONFIG)."),
 ]
+Server = Annotated[
+    str | None,
+    typer.Option("--server", metavar="URL", help="Ask this server (or FRAZIL_SERVER; default: the folder's owner)."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 WhileStdin = Annotated[bool, typer.Option("--while-stdin", hidden=True)]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

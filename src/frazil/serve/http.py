@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -66,14 +66,15 @@ def make_app(
     *,
     broker: Callable[[], BrokerParts | None] | None = None,
     verify: Sequence[str] | None = None,
+    addresses: Mapping[str, str] | None = None,
 ) -> FastAPI:
-    """`broker` is None where that is off. `verify` is the command that proves a topic."""
+    """`broker` is None where that is off. `verify` is the command that proves a topic. `addresses` are of the doors."""
     app = FastAPI(title="Frazil", version=frazil.__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
     _answer_errors(app)
     _add_health(app, opening)
     command = verify or [sys.executable, "-m", "frazil", "verify", "--data", str(storage.settings.data)]
     jobs = VerifyJobs([*command, "--while-stdin", "--progress-json", "--json"], SystemClock())
-    add_admin(app, AdminParts(storage, jobs, broker))
+    add_admin(app, AdminParts(storage, jobs, broker, addresses or {}))
     registry = make_registry(storage, opening, pipeline_up)
 
     @app.get("/metrics")

@@ -69,6 +69,7 @@ def serve_until_stopped(
             (lambda: moving.up) if moving is not None else None,
             broker=(lambda: broker.parts) if broker is not None else None,
             verify=verify,
+            addresses=addresses,
         )
         movers = MoverActions(settings, SystemClock())
         flight = FlightDoor(storage, settings.flight, movers, lambda: broker.broker if broker is not None else None)
