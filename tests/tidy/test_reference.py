@@ -25,7 +25,6 @@ from frazil.core.topic_settings import TopicSettings
 from frazil.pipeline.spark_columns import source_columns
 from frazil.pipeline.spark_options import NAMES as OPTIONS
 from frazil.serve.http import make_app
-from frazil.serve.metrics import LogCollector
 from frazil.serve.opening import Opening
 
 REFERENCE = DOCS / "reference"
@@ -203,11 +202,3 @@ def test_every_admin_operation_says_what_it_does_and_how_it_fails() -> None:
         assert one["description"], one
         assert {"400", "500"} <= set(one["responses"]), one
         assert "422" not in one["responses"], one
-
-
-def test_the_metrics_table_equals_the_metrics() -> None:
-    documented = [cells[0].strip("`") for cells in table_rows(REFERENCE / "http.md", "## Metrics")]
-    settings = frazil.Settings(data=None, wal=frazil.WalSettings(disk_bytes_max=2**20))
-    with frazil.open(settings) as storage:
-        families = [family.name for family in LogCollector(storage, Opening(storage)).collect()]
-    assert documented == families

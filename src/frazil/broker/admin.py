@@ -132,7 +132,7 @@ def _status(topic: BrokerTopic, one: Subscription | LiveSubscription) -> Subscri
         in_flight=0 if kept is None else kept.in_flight,
         resting=0 if kept is None else kept.resting,
         blocked_by=None if kept is None else kept.blocked_by,
-        dropped=one.dropped if isinstance(one, LiveSubscription) else 0,
+        dropped=one.counts.dropped,
         consumers=len(one.consumers),
         connected=sum(consumer.stream is not None for consumer in one.consumers.values()),
     )

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 
 from frazil.broker.choice import Kind
 from frazil.broker.consumer import Consumer, Stream
+from frazil.broker.counts import BrokerCounts
 from frazil.broker.cursor import Cursor
 from frazil.broker.dead_letters import dead_letter, dead_letter_topic
+from frazil.broker.figures import SubscriptionFigures, figures_of
 from frazil.broker.live import LiveSubscription
 from frazil.broker.places import PlaceKeeper
 from frazil.broker.progress import ProgressKeeper, restored
@@ -90,6 +92,7 @@ class Broker:
         self._consumers: dict[int, _Place] = {}
         self._making = asyncio.Lock()
         self._closing = False
+        self.counts = BrokerCounts()
 
     async def start(self) -> None:
         """Everything that was known before. Cursors go on where they were stored."""
@@ -155,6 +158,18 @@ class Broker:
         topic = self._topics.get(name)
         known = list(topic.subscriptions.values()) if topic is not None else []
         return min((one.cursor.durable_end for one in known if isinstance(one, Subscription)), default=0)
+
+    def figures(self) -> list[SubscriptionFigures]:
+        """How each subscription stands. From any thread."""
+        return [
+            figures_of(topic, subscription)
+            for topic in list(self._topics.values())
+            for subscription in list(topic.subscriptions.values())
+        ]
+
+    @property
+    def producer_count(self) -> int:
+        return len(self._producers)
 
     async def _topic(self, name: TopicName, *, reliable: bool) -> BrokerTopic:
         async with self._making:

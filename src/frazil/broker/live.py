@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from frazil.broker.choice import Choice, Kind, choice_of
 from frazil.broker.consumer import Consumer, Stream
+from frazil.broker.counts import DeliveryCounts
 from frazil.broker.entry import Entry
 
 BUFFER_MAX = 100
@@ -14,15 +15,16 @@ class LiveSubscription:
         self.name = name
         self.kind = kind
         self.consumers: dict[str, Consumer] = {}
-        self.dropped = 0
+        self.counts = DeliveryCounts()
         self._choice: Choice = choice_of(kind)
 
     def offer(self, entry: Entry) -> None:
         consumer = self._choice.pick(entry, len(self.consumers))
         if consumer is None or consumer.stream is None or len(consumer.stream) >= BUFFER_MAX:
-            self.dropped += 1
+            self.counts.dropped += 1
         else:
             consumer.stream.put(entry)
+            self.counts.deliveries += 1
 
     def connect(self, consumer: Consumer) -> Stream:
         if consumer.stream is not None:

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 
 from frazil.broker.choice import Choice, Kind, choice_of
 from frazil.broker.consumer import Consumer, Stream
+from frazil.broker.counts import DeliveryCounts
 from frazil.broker.cursor import Cursor
 from frazil.broker.entry import Entry
 from frazil.broker.feed import Feed, FeedReader
@@ -78,6 +79,7 @@ class Subscription:
         self._resting: dict[int, Delivery] = {}
         self._due: list[tuple[int, int]] = []
         self._blocked_by: int | None = None
+        self.counts = DeliveryCounts()
         self._wake = asyncio.Event()
         self._reset = asyncio.Event()
         self._reads = False
@@ -141,20 +143,27 @@ class Subscription:
     def ack(self, offset: int, epoch: int | None = None) -> None:
         """Late and double ones are as good as any; one for what was never published, or was delivered before the
         cursor was set elsewhere, is not. `epoch` is that of the delivery, None if its consumer does not tell."""
-        if offset >= self._feed.end or self._is_void(offset, epoch):
-            return
+        if not self._is_void(offset, epoch):
+            self.counts.acks += self._acked(offset)
+
+    def _acked(self, offset: int) -> bool:
+        """Whether it was news."""
+        if offset >= self._feed.end:
+            return False
         delivery = self._sent.pop(offset, None) or self._resting.pop(offset, None)
         if delivery is not None:
             self._settle(delivery)
-        if self.cursor.ack(offset):
+        if is_news := self.cursor.ack(offset):
             self._changed(self)
         self.wake()
+        return is_news
 
     def nack(self, offset: int, delay_us: int | None, reason: str, epoch: int | None = None) -> None:
         if self._is_void(offset, epoch):
             return
         delivery = self._sent.pop(offset, None)
         if delivery is not None:
+            self.counts.nacks += 1
             self._failed(delivery, delay_us, reason)
             self.wake()
 
@@ -230,8 +239,8 @@ class Subscription:
             _log.error("%s: subscription %s keeps a poison message: %s", self._feed.topic.name, self.name, error)
             self._rest(delivery, self._clock.monotonic_us() + self._rules.delay_us_max)
             self.wake()
-        else:
-            self.ack(delivery.entry.offset)
+        elif self._acked(delivery.entry.offset):
+            self.counts.gave_up(self._rules.poison)
 
     def _rest(self, delivery: Delivery, until_us: int) -> None:
         delivery.consumer, delivery.due_us = None, until_us
@@ -343,6 +352,7 @@ class Subscription:
             if delivery.due_us > now_us:
                 return
             del self._sent[offset]
+            self.counts.timeouts += 1
             self._failed(delivery, None, "the acknowledgement took too long")
 
     def _send_again(self, now_us: int) -> None:
@@ -359,6 +369,7 @@ class Subscription:
                     continue
                 break
             del self._resting[offset]
+            self.counts.redeliveries += 1
             self._send(delivery, consumer, now_us)
         for each in kept:
             heapq.heappush(self._due, each)
@@ -401,6 +412,7 @@ class Subscription:
         if self.kind is Kind.KEY_SHARED:
             self._busy.add(delivery.entry.key)
         consumer.stream.put(delivery.entry)
+        self.counts.deliveries += 1
 
     async def _sleep(self, now_us: int) -> None:
         """Until something changes, or the next moment that was set."""

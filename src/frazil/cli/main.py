@@ -21,6 +21,7 @@ from frazil.cli import (
     consume,
     dead_letters,
     doctor,
+    generate,
     log,
     options,
     output,
@@ -73,6 +74,7 @@ app.command("verify")(verify.verify)
 app.command("top")(top.top)
 app.command("doctor")(doctor.doctor)
 app.command("serve")(serve.serve)
+app.add_typer(generate.app, name="generate")
 
 _EXIT_CODES: tuple[tuple[type[FrazilError], int], ...] = (
     (InvalidInput, 2),

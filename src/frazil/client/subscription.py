@@ -47,9 +47,7 @@ class RemoteSubscription(Iterator[Message]):
         """Leave: what has no answer goes to others, or comes when the consumer is back. From any thread."""
         self._closed = True
         with self._guard:
-            with contextlib.suppress(*FAILURES):  # it may have ended already
-                self._writer.done_writing()
-            self._reader.cancel()
+            self._end()
 
     def __enter__(self) -> Self:
         return self
@@ -79,6 +77,13 @@ class RemoteSubscription(Iterator[Message]):
         if chunk.data is not None:
             self._ready = iter(to_messages(chunk.data))
 
+    def _end(self) -> None:
+        """Whatever state the stream is in: PyArrow writes to stderr of one that is dropped without a close."""
+        if self._reader is not None:
+            self._reader.cancel()
+            with contextlib.suppress(*FAILURES):
+                self._writer.close()
+
     def _open(self) -> None:
         self._connection.tried(self._try_open, lambda: self._closed)
 
@@ -90,7 +95,10 @@ class RemoteSubscription(Iterator[Message]):
             descriptor = pa.flight.FlightDescriptor.for_command(self._asked)
             writer, reader = self._connection.flight.do_exchange(descriptor)
             with self._guard:
+                self._end()
                 self._writer, self._reader = writer, reader
             reader.read_chunk()
         except (*FAILURES, StopIteration) as error:
+            with self._guard:
+                self._end()
             raise self._connection.error_of(error) from None

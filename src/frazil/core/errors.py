@@ -32,6 +32,7 @@ FrazilError
 ├── TryLater                the same call may succeed later; nothing was written
 │   ├── UnknownClient
 │   ├── Overloaded
+│   ├── TooManyJobs
 │   ├── DiskFull
 │   ├── DiskBudgetExceeded
 │   ├── OwnerUnreachable
@@ -271,6 +272,13 @@ class Overloaded(TryLater):
     def __init__(self, queue: str, limit_bytes: int, retry_after_ms: int) -> None:
         what = f"the {queue} queue is full ({limit_bytes} bytes); try again in {retry_after_ms} ms"
         super().__init__(what, queue=queue, limit_bytes=limit_bytes, retry_after_ms=retry_after_ms)
+
+
+class TooManyJobs(TryLater):
+    code = "too_many_jobs"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"{limit} jobs wait already; try again when one has ended, or cancel one", limit=limit)
 
 
 class DiskFull(TryLater):

@@ -25,6 +25,7 @@ from frazil.core.metadata_settings import MetadataSettings
 from frazil.core.names import TopicName
 from frazil.core.setting_sources import add_environment, explained, unwrapped
 from frazil.core.topic_settings import TopicRules, TopicTable, topic_rules
+from frazil.core.traces_settings import TracesSettings
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -139,6 +140,7 @@ class Settings(_Frozen):
     reader: ReaderSettings = ReaderSettings()
     maintenance: MaintenanceSettings = MaintenanceSettings()
     metadata: MetadataSettings = MetadataSettings()
+    traces: TracesSettings = TracesSettings()
     topics: TopicTable = Field({}, description="settings of single topics, by name or pattern; see below")
 
     @classmethod

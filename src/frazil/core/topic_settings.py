@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from frazil.core.lake_settings import MIB, Positive, WriterSettings
 from frazil.core.names import TopicName
@@ -36,6 +36,9 @@ class TopicSettings(BaseModel):
     flush_interval_ms: Positive | None = Field(None, description="age of the oldest row that waits")
     max_memory_bytes: int | None = Field(None, ge=4 * MIB, description="bytes that wait, and memory of one task")
     sql: str | None = Field(None, description="a query over the rows, FROM topic; the table holds its result")
+    freshness_objective_ms: Positive | None = Field(
+        None, description="rows are to be in the table at this age; if one is not, `/health/ready` says so"
+    )
 
     @field_validator("partitioning", mode="before")
     @classmethod
@@ -58,6 +61,12 @@ class TopicSettings(BaseModel):
             raise ValueError("must be a SELECT or WITH query; leave it out to keep the rows as they are")
         return value
 
+    @model_validator(mode="after")
+    def _has_a_table_to_be_fresh(self) -> TopicSettings:
+        if self.freshness_objective_ms is not None and not self.enabled:
+            raise ValueError("freshness_objective_ms is for topics that are moved: leave it out, or enabled: true")
+        return self
+
     def writer_over(self, writer: WriterSettings) -> WriterSettings:
         """The writer's settings, with what is given here above them."""
         given = {name: value for name in WriterSettings.model_fields if (value := getattr(self, name)) is not None}
@@ -77,6 +86,7 @@ class TopicRules:
     partitioning: Partitioning | None
     writer: WriterSettings
     sql: str | None
+    freshness_objective_ms: int | None = None
 
     def setting(self, name: str) -> str:
         return f"topics.{self.key}.{name}"
@@ -89,7 +99,7 @@ def topic_rules(topics: Mapping[str, TopicSettings], writer: WriterSettings, top
     partitioning = None
     if own.partitioning is not None:
         partitioning = Partitioning(f"topics.{key}.partitioning", parse_partitioning(own.partitioning))
-    return TopicRules(key, own.enabled, partitioning, own.writer_over(writer), own.sql)
+    return TopicRules(key, own.enabled, partitioning, own.writer_over(writer), own.sql, own.freshness_objective_ms)
 
 
 def _key(topics: Mapping[str, TopicSettings], topic: TopicName) -> str:

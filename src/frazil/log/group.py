@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,6 +44,7 @@ class Part:
         "first_offset",
         "messages",
         "notify",
+        "queued_at",
         "size_bytes",
         "tokens",
     )
@@ -56,6 +58,7 @@ class Part:
         self.first_offset = -1
         self.error: FrazilError | None = None
         self.done = False
+        self.queued_at = time.perf_counter()
         self._guard = threading.Lock()
         self._event: threading.Event | None = None
 

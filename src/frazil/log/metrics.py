@@ -32,16 +32,21 @@ class LogMetrics:
         self.rows = 0
         self.bytes = 0
         self.failed_rows = 0
+        self.refused = 0
         self.reads_cached = 0
         self.reads_from_files = 0
+        self.reads_from_tables = 0
         self.group_rows = Histogram(ROWS_BOUNDS)
+        self.ack_seconds = Histogram(SECONDS_BOUNDS)
         self.sync_seconds = Histogram(SECONDS_BOUNDS)
 
-    def committed(self, rows: int, size_bytes: int) -> None:
+    def committed(self, rows: int, size_bytes: int, waited_seconds: float) -> None:
+        """`waited_seconds` is the wait of whoever of the group came first: one observation for all of it."""
         with self._guard:
             self.rows += rows
             self.bytes += size_bytes
             self.group_rows.observe(rows)
+            self.ack_seconds.observe(waited_seconds)
 
     def synced(self, seconds: float) -> None:
         with self._guard:
@@ -51,9 +56,18 @@ class LogMetrics:
         with self._guard:
             self.failed_rows += rows
 
-    def read(self, *, cached: bool) -> None:
+    def refuse(self) -> None:
         with self._guard:
-            if cached:
-                self.reads_cached += 1
-            else:
-                self.reads_from_files += 1
+            self.refused += 1
+
+    def read_from_cache(self) -> None:
+        with self._guard:
+            self.reads_cached += 1
+
+    def read_from_file(self) -> None:
+        with self._guard:
+            self.reads_from_files += 1
+
+    def read_from_table(self) -> None:
+        with self._guard:
+            self.reads_from_tables += 1

@@ -53,11 +53,10 @@ class BatchReader:
         cached = self._log.cache.find(self.offset)
         if cached is not None:
             self.close()
-            self._log.context.metrics.read(cached=True)
+            self._log.context.metrics.read_from_cache()
             return self._deliver(cached.rows(), cached.offset)
         if cached_only:
             return None
-        self._log.context.metrics.read(cached=False)
         if self.offset >= self._log.first_offset:
             try:
                 stored = self._from_files()
@@ -65,6 +64,7 @@ class BatchReader:
                 if self._log.history is None:
                     raise
             else:
+                self._log.context.metrics.read_from_file()
                 return self._deliver(stored.rows, stored.offset)
         return self._from_history()
 
@@ -141,6 +141,7 @@ class BatchReader:
             if self.offset == self._older_start:
                 raise self._nowhere(self._log.history)
             return self.poll()
+        self._log.context.metrics.read_from_table()
         return batch
 
     def _from_files(self) -> StoredBatch:

@@ -64,7 +64,7 @@ class Sequencer:
         """A group has become a frame whose first row has that offset."""
         for row, rows, sent in sent_rows(group):
             self.producers.store(sent, rows, first_offset + row)
-            self._leave(sent.producer, self.waiting[sent.producer][1:])
+            self._take_out(sent.producer, slice(0, 1))
 
     def failed(self, parts: Sequence[Part]) -> list[SentPart]:
         """What waits behind parts that failed, and can no longer follow them."""
@@ -75,7 +75,7 @@ class Sequencer:
                 if part in waiting:
                     at = waiting.index(part)
                     behind += [later for later in waiting[at:] if later not in parts]
-                    self._leave(part.sent.producer, waiting[:at])
+                    self._take_out(part.sent.producer, slice(at, None))
         return behind
 
     def open(self, name: str) -> ProducerState:
@@ -85,10 +85,10 @@ class Sequencer:
             self.producers.raise_epochs({name: waiting[-1].sent.epoch})
         return self.producers.open(name)
 
-    def _leave(self, name: str, still: list[SentPart]) -> None:
-        if still:
-            self.waiting[name] = still
-        else:
+    def _take_out(self, name: str, which: slice) -> None:
+        waiting = self.waiting[name]
+        del waiting[which]
+        if not waiting:
             del self.waiting[name]
 
 

@@ -189,6 +189,7 @@ class TopicLog:
             raise Closed(f"the log of {self.name}")
         limit = self.context.settings.queue_bytes_max
         if self._queue.size_bytes + size > limit:
+            self.context.metrics.refuse()
             raise Overloaded("append", limit, _RETRY_AFTER_MS)
         self._queue.size_bytes += size
 
@@ -245,7 +246,7 @@ class TopicLog:
                 with self._guard:
                     self._sequencer.stored(group, first)
             self.context.cache.add(self.cache, CachedBatch(first, self._written_end, payload, self.schema))
-        self.context.metrics.committed(count, payload.size)
+        self.context.metrics.committed(count, payload.size, time.perf_counter() - group[0].queued_at)
         for part in group:
             part.settle(first, None)
             first += part.count

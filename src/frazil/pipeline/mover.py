@@ -47,6 +47,18 @@ STATEMENT_REST_US = 10_000_000
 _log = logging.getLogger("frazil.pipeline")
 
 
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A range on its way: when its job began, when its files were written, when the table had them."""
+
+    start: int
+    end: int
+    started_us: int
+    written_us: int
+    committed_us: int
+    snapshot_id: int | None
+
+
 @dataclass(slots=True)
 class TopicReport:
     """How one topic stands after a tick."""
@@ -58,6 +70,8 @@ class TopicReport:
     table_end: int
     lag_bytes: float
     error: str | None = None
+    moved: Move | None = None
+    """What this tick has moved."""
 
     @property
     def lag_rows(self) -> int:
@@ -69,6 +83,7 @@ class TickReport:
     rows: int = 0
     commits: int = 0
     topics: dict[str, TopicReport] = field(default_factory=dict)
+    failures: int = 0
 
     @property
     def lag_rows(self) -> int:
@@ -145,9 +160,10 @@ class Mover:
         tasks = plan(plain, self._clock.now_us(), tasks_max, all_of_it=all_of_it)
         own = [one for one in waiting if topics[one.log_id].statement is not None]
         jobs = [plan([one], self._clock.now_us(), tasks_max, all_of_it=all_of_it) for one in own]
+        started_us = self._clock.now_us()
         outputs = self._run(topics, tasks, [job for job in jobs if job])
         if outputs:
-            self._commit(topics, outputs, report)
+            self._commit(topics, outputs, report, started_us)
         return report
 
     def forget(self) -> None:
@@ -171,7 +187,7 @@ class Mover:
         try:
             start = self._start(topic)
         except FrazilError as error:
-            self._fail(topic, state, error.message)
+            self._fail(topic, report, error.message)
             return None
         state.table_end = start
         if start >= info.durable_end:
@@ -204,8 +220,10 @@ class Mover:
             self._columns[key] = result_columns(self._session, statement, topic.stored)
         return self._columns[key]
 
-    def _fail(self, topic: _Topic, state: TopicReport, message: str) -> None:
+    def _fail(self, topic: _Topic, report: TickReport, message: str) -> None:
         """Told once for each reason, and tried again with growing patience."""
+        report.failures += 1
+        state = report.topics[topic.name]
         state.error = message
         before = self._failed.get(topic.info.log_id)
         if before is None or before.message != message:
@@ -258,7 +276,10 @@ class Mover:
             self._source.address,
         )
 
-    def _commit(self, topics: dict[str, _Topic], outputs: Sequence[RangeOutput], report: TickReport) -> None:
+    def _commit(
+        self, topics: dict[str, _Topic], outputs: Sequence[RangeOutput], report: TickReport, started_us: int
+    ) -> None:
+        written_us = self._clock.now_us()
         moves: dict[TableName, list[Moved]] = defaultdict(list)
         by_log: dict[str, list[RangeOutput]] = defaultdict(list)
         for output in outputs:
@@ -267,7 +288,7 @@ class Mover:
             topic = topics[log_id]
             whole, rest, error = _whole_part(pieces)
             if error is not None:
-                self._fail(topic, report.topics[topic.name], error)
+                self._fail(topic, report, error)
                 self._tables.drop(topic.table, [file for piece in rest for file in piece.files])
             if whole:
                 moves[topic.table].append(_joined(whole, table_of(topic.info.topic)[1]))
@@ -275,20 +296,29 @@ class Mover:
             commits = {name: pool.submit(self._commit_table, name, each) for name, each in moves.items()}
         for name, commit in commits.items():
             try:
-                self._note(topics, commit.result(), report)
+                self._note(topics, *commit.result(), report, started_us, written_us)
             except FrazilError as error:
                 self._tables.forget(name)
                 for move in moves[name]:
                     topic = topics[move.log_id]
-                    self._fail(topic, report.topics[topic.name], error.message)
+                    self._fail(topic, report, error.message)
 
-    def _commit_table(self, name: TableName, moves: Sequence[Moved]) -> Committed:
-        return self._tables.commit(name, moves, str(uuid.uuid4()), self._back_off)
+    def _commit_table(self, name: TableName, moves: Sequence[Moved]) -> tuple[Committed, int]:
+        """And when it was done."""
+        return self._tables.commit(name, moves, str(uuid.uuid4()), self._back_off), self._clock.now_us()
 
     def _back_off(self, attempt: int) -> None:
         self._wait(min(5.0, 0.05 * 2**attempt))
 
-    def _note(self, topics: dict[str, _Topic], committed: Committed, report: TickReport) -> None:
+    def _note(
+        self,
+        topics: dict[str, _Topic],
+        committed: Committed,
+        committed_us: int,
+        report: TickReport,
+        started_us: int,
+        written_us: int,
+    ) -> None:
         report.commits += 1 if committed.mine else 0
         for move in committed.mine:
             topic = topics[move.log_id]
@@ -297,6 +327,7 @@ class Mover:
             self._failed.pop(move.log_id, None)
             state = report.topics[topic.name]
             state.table_end = move.end
+            state.moved = Move(move.start, move.end, started_us, written_us, committed_us, committed.snapshot_id)
             state.lag_bytes = (state.log_end - move.end) * topic.info.bytes_per_row
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,8 @@ class StatusFile:
         self._guard = threading.Lock()
         self._rows = 0
         self._commits = 0
+        self._failures = 0
+        self._moved: dict[str, dict[str, Any]] = {}
         self._errors: dict[str, dict[str, Any]] = {}
         self._value: dict[str, Any] = {}
         self._maintenance: dict[str, Any] | None = None
@@ -45,18 +47,22 @@ class StatusFile:
         self._told_us = 0
 
     def starting(self) -> None:
-        self._tell({"state": "starting", "rows": 0, "commits": 0, "error": None, "topics": {}})
+        self._tell({"state": "starting", **self._counted(), "error": None, "topics": {}})
 
     def ticked(self, report: TickReport) -> None:
         self._rows += report.rows
         self._commits += report.commits
+        self._failures += report.failures
         now_us = self._clock.now_us()
         topics = {}
         for name, topic in report.topics.items():
             if topic.error is not None and self._errors.get(name, {}).get("message") != topic.error:
                 self._errors[name] = {"message": topic.error, "time_us": now_us}
-            topics[name] = {**asdict(topic), "lag_rows": topic.lag_rows, "last_error": self._errors.get(name)}
-        self._tell({"state": "running", "rows": self._rows, "commits": self._commits, "error": None, "topics": topics})
+            told = {**asdict(topic), "lag_rows": topic.lag_rows, "last_error": self._errors.get(name)}
+            if topic.moved is not None:
+                self._moved[name] = told["moved"]
+            topics[name] = {**told, "moved": self._moved.get(name)}
+        self._tell({"state": "running", **self._counted(), "error": None, "topics": topics})
 
     def maintained(self, told: dict[str, Any]) -> None:
         """How the maintenance of tables stands; whoever stands by has nothing to say."""
@@ -65,7 +71,8 @@ class StatusFile:
 
     def failed(self, message: str) -> None:
         """A tick that came to nothing: the topics stand as they stood."""
-        self._tell({**self._value, "state": "running", "error": message})
+        self._failures += 1
+        self._tell({**self._value, **self._counted(), "state": "running", "error": message})
 
     def stopped(self, error: str | None = None) -> None:
         """Whoever stood by all the time has nothing to say."""
@@ -76,6 +83,10 @@ class StatusFile:
         """The same once more, for a job that takes long: whoever says nothing is taken for gone."""
         if self._value:
             self._tell(self._value)
+
+    def _counted(self) -> dict[str, int]:
+        """Since this mover began; one that takes over goes on with its own."""
+        return {"rows": self._rows, "commits": self._commits, "failures": self._failures}
 
     def _tell(self, value: dict[str, Any]) -> None:
         with self._guard:
@@ -99,12 +110,16 @@ def write_status(settings: Settings, clock: Clock, host: str, pid: int, value: d
 def read_status(settings: Settings, clock: Clock) -> dict[str, Any] | None:
     """What the last mover told; `state` is `gone` if it ended without saying so."""
     told = read_json(status_path(settings))
-    if told is not None and told.get("state") != "stopped" and not _is_there(told, clock.now_us()):
-        told["state"] = "gone"
-    return told
+    return None if told is None else {**told, "state": mover_state(told, clock)}
 
 
-def _is_there(told: dict[str, Any], now_us: int) -> bool:
+def mover_state(told: Mapping[str, Any], clock: Clock) -> str:
+    """As it was told, but `gone` if the mover ended without saying so."""
+    state = str(told.get("state"))
+    return "gone" if state != "stopped" and not _is_there(told, clock.now_us()) else state
+
+
+def _is_there(told: Mapping[str, Any], now_us: int) -> bool:
     """A process of this host is asked for; one of another host is judged by when it last told."""
     pid, host, time_us = told.get("pid"), told.get("host"), told.get("time_us")
     if host is None or host == this_host():

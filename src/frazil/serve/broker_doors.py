@@ -6,6 +6,7 @@ import asyncio
 
 from frazil.broker.broker import Broker
 from frazil.broker.floor import AckFloor
+from frazil.broker.topic import BrokerTopic
 from frazil.core.clock import SystemClock
 from frazil.core.settings import Settings
 from frazil.log.storage import Storage
@@ -14,13 +15,14 @@ from frazil.meta.store import MetaStore
 from frazil.registry.registry import SchemaRegistry
 from frazil.registry.topics import TopicSchemas
 from frazil.serve.admin.parts import BrokerParts
-from frazil.serve.danube import DanubeDoor
+from frazil.serve.danube import DanubeDoor, Publish
 from frazil.serve.danube_schemas import DanubeSchemas
 
 
 class BrokerDoors:
-    def __init__(self, storage: Storage, settings: Settings) -> None:
+    def __init__(self, storage: Storage, settings: Settings, publish: Publish = BrokerTopic.publish) -> None:
         self._storage = storage
+        self._publish = publish
         self._settings = settings
         self._broker: Broker | None = None
         self._door: DanubeDoor | None = None
@@ -30,7 +32,7 @@ class BrokerDoors:
 
     @property
     def broker(self) -> Broker | None:
-        """None until it is open."""
+        """None before it is open."""
         return self._broker
 
     async def open(self) -> str:
@@ -42,7 +44,8 @@ class BrokerDoors:
         registry = SchemaRegistry(self._meta, SystemClock())
         topics = TopicSchemas(self._meta, registry, SystemClock())
         schemas = DanubeSchemas(registry, topics)
-        self._door = DanubeDoor(self._broker, schemas, self._settings.broker, self._settings.wal.message_bytes_max)
+        broker, bytes_max = self._settings.broker, self._settings.wal.message_bytes_max
+        self._door = DanubeDoor(self._broker, schemas, broker, bytes_max, self._publish)
         await self._door.start()
         self.parts = BrokerParts(self._broker, registry, topics)
         return self._door.url

@@ -22,6 +22,8 @@ from grpc_reflection.v1alpha import reflection
 
 from frazil.broker.broker import Broker
 from frazil.broker.choice import Kind
+from frazil.broker.counts import BrokerCounts
+from frazil.broker.topic import BrokerTopic, Outgoing
 from frazil.core.broker_settings import BrokerSettings
 from frazil.core.errors import (
     Closed,
@@ -46,6 +48,7 @@ from frazil.core.names import TopicName
 from frazil.core.settings import MIB
 from frazil.serve.danube_messages import epoch_of, outgoing, subscription_field, wire
 from frazil.serve.danube_schemas import DanubeSchemas
+from frazil.serve.request_ids import HEADER, begin, current
 
 STOP_SECONDS_MAX = 5.0
 ENVELOPE_BYTES = MIB
@@ -76,17 +79,25 @@ _log = logging.getLogger("frazil.serve")
 Context = Any
 """gRPC's, which is generic only for type checkers that have its stubs."""
 Answer = Callable[[Any], Awaitable[Any]]
+Publish = Callable[[BrokerTopic, Outgoing], Awaitable[int]]
+"""The topic's own, or one that traces it."""
 
 
 class DanubeDoor:
     """Made and used on the broker's event loop."""
 
     def __init__(
-        self, broker: Broker, schemas: DanubeSchemas, settings: BrokerSettings, message_bytes_max: int
+        self,
+        broker: Broker,
+        schemas: DanubeSchemas,
+        settings: BrokerSettings,
+        message_bytes_max: int,
+        publish: Publish = BrokerTopic.publish,
     ) -> None:
         self._broker = broker
         self._schemas = schemas
         self._settings = settings
+        self._publish = publish
         self._server = grpc.aio.server(
             options=[
                 ("grpc.so_reuseport", 0),
@@ -157,7 +168,8 @@ class DanubeDoor:
         await self._schemas.check(
             producer.topic.label, message.payload, message.origin.schema_id, message.origin.schema_version
         )
-        await producer.topic.publish(message)
+        await self._publish(producer.topic, message)
+        self._broker.counts.sent(len(message.payload))
         return pb.MessageResponse(request_id=request.request_id)
 
     # --- consumers
@@ -175,14 +187,16 @@ class DanubeDoor:
         )
 
     async def _receive(self, request: Any, context: Context) -> AsyncIterator[bytes]:
+        begin(context.invocation_metadata())
         try:
             if isinstance(request, InvalidInput):
                 raise request
             topic, subscription, consumer, stream = self._broker.connect(request.consumer_id)
         except FrazilError as error:
-            await _refuse(context, error)
+            await _refuse(context, error, self._broker.counts)
         name, url, epoch, field = str(topic.name), self.url, -1, b""
         try:
+            await context.send_initial_metadata(())  # clients wait for it, and one in Rust does nothing else meanwhile
             while (entry := await stream.take()) is not None:
                 if epoch != stream.epoch:
                     epoch = stream.epoch
@@ -234,7 +248,7 @@ class DanubeDoor:
             "danube.HealthCheck": {"HealthCheck": (self._check, pb.HealthCheckRequest)},
         }
         handlers: dict[str, dict[str, Any]] = {
-            service: {name: _unary(answer, request) for name, (answer, request) in methods.items()}
+            service: {name: _unary(answer, request, self._broker.counts) for name, (answer, request) in methods.items()}
             for service, methods in calls.items()
         }
         handlers["danube.ConsumerService"]["ReceiveMessages"] = grpc.unary_stream_rpc_method_handler(
@@ -243,14 +257,20 @@ class DanubeDoor:
         return tuple(grpc.method_handlers_generic_handler(service, methods) for service, methods in handlers.items())
 
 
-def _unary(answer: Answer, request: Any) -> Any:
+def _unary(answer: Answer, request: Any, counts: BrokerCounts) -> Any:
     async def call(message: Any, context: Context) -> Any:
+        asked = begin(context.invocation_metadata())
+        if asked.is_given:
+            context.set_trailing_metadata(((HEADER, asked.id),))
         try:
             if isinstance(message, InvalidInput):
                 raise message
             return await answer(message)
         except FrazilError as error:
-            await _refuse(context, error)
+            await _refuse(context, error, counts)
+        except Exception:  # noqa: BLE001 - whatever it was is for our log, not for a client
+            _log.exception("a call failed")
+            await _refuse(context, FrazilError("an error of Frazil's own; its log says more"), counts, logged=True)
 
     return grpc.unary_unary_rpc_method_handler(
         call, request_deserializer=_reader(request), response_serializer=lambda made: made.SerializeToString()
@@ -269,11 +289,13 @@ def _reader(kind: Any) -> Callable[[bytes], Any]:
     return read
 
 
-async def _refuse(context: Context, error: FrazilError) -> NoReturn:
+async def _refuse(context: Context, error: FrazilError, counts: BrokerCounts, *, logged: bool = False) -> NoReturn:
+    counts.refused[error.code] += 1
     code = next((code for kind, code in _STATUSES if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
-    if code is grpc.StatusCode.INTERNAL:
+    if code is grpc.StatusCode.INTERNAL and not logged:
         _log.error("%s", error)
-    await context.abort(code, error.message)
+    asked = current()
+    await context.abort(code, error.message, () if asked is None else ((HEADER, asked.id),))
     raise asyncio.CancelledError  # abort never returns
 
 

@@ -40,6 +40,7 @@ from frazil.serve.flight_reading import Reading
 from frazil.serve.flight_subscriptions import Subscriptions
 from frazil.serve.flight_topics import TopicActions
 from frazil.serve.flight_wire import received
+from frazil.serve.metrics_flight import FlightCounts
 from frazil.serve.movers import BODY_BYTES_MAX, MoverActions
 
 STOP_SECONDS_MAX = 5.0
@@ -67,6 +68,7 @@ class FlightDoor:
             **(movers.by_name if movers is not None else {}),
         }
         self._broker_of = broker_of
+        self.counts = FlightCounts()
         self._server: Any = None
         self._calls: Calls | None = None
         self._reading: Reading | None = None
@@ -89,7 +91,7 @@ class FlightDoor:
         return _location(this_host() if everywhere else self._settings.host, self.port)
 
     async def start(self) -> None:
-        self._calls = Calls(self._settings.streams_max)
+        self._calls = Calls(self._settings.streams_max, self.counts)
         self._reading = Reading(self._storage, self._calls)
         self._publishing = Publishing(self._storage, self._settings, self._calls)
         self._subscriptions = Subscriptions(self._broker_of, self._calls)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 import json
 import logging
@@ -14,6 +15,8 @@ from typing import Any, NoReturn, TypeVar
 import grpc
 
 from frazil.core.errors import AnotherLeads, Closed, FrazilError, InvalidInput, LogFailed, TryLater
+from frazil.serve.metrics_flight import FlightCounts
+from frazil.serve.request_ids import HEADER, begin
 
 THREADS_MAX = 8
 _ARROW_IO_ERROR = "5"
@@ -28,7 +31,8 @@ Answer = TypeVar("Answer")
 class Calls:
     """Made and used on one event loop."""
 
-    def __init__(self, streams_max: int) -> None:
+    def __init__(self, streams_max: int, counts: FlightCounts) -> None:
+        self.counts = counts
         self._threads = ThreadPoolExecutor(THREADS_MAX, "frazil-flight")
         self._streams_max = streams_max
         self._streams = 0
@@ -38,19 +42,22 @@ class Calls:
 
     async def blocking(self, work: Callable[..., Answer], *arguments: Any, **named: Any) -> Answer:
         """What waits for a disk or takes long, outside of the loop."""
-        return await self.loop.run_in_executor(self._threads, functools.partial(work, *arguments, **named))
+        kept = contextvars.copy_context()  # with the id of the request, for log lines
+        return await self.loop.run_in_executor(self._threads, functools.partial(kept.run, work, *arguments, **named))
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[None]:
         self.check_open()
         if self._streams >= self._streams_max:
+            self.counts.refuse()
             raise TryLater(
                 f"{self._streams} streams are open, and streams_max = {self._streams_max}; try again later",
                 limit=self._streams_max,
             )
         self._streams += 1
         try:
-            yield
+            with self.counts.a_stream():
+                yield
         finally:
             self._streams -= 1
 
@@ -78,6 +85,9 @@ class Calls:
 
 async def answered(context: Context, work: Awaitable[None]) -> None:
     """Errors as Flight's own, with the message and our fields as JSON; of others a client is told nothing."""
+    asked = begin(context.invocation_metadata())
+    if asked.is_given:
+        await context.send_initial_metadata(((HEADER, asked.id),))
     try:
         await work
     except FrazilError as error:

@@ -34,7 +34,7 @@ RANGES_MAX = 64
 TICKET_BYTES_MAX = 4096
 JOINED_BYTES_MIN = MIB // 2
 """Small batches that are there already go out together, up to about this size."""
-SENT_BYTES_MAX = 4 * MIB
+SENT_BYTES_MAX = MIB
 """Larger ones go out in slices, so that a slow reader holds no more."""
 QUIET_SECONDS = 1.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -84,17 +84,20 @@ class Reading:
     async def _range(self, wanted: _Range, context: Context) -> None:
         log = await self._calls.blocking(self._log_of, wanted)
         if self._ranges >= RANGES_MAX:
+            self._calls.counts.refuse()
             raise TryLater(f"{RANGES_MAX} ranges are being read; try again later", limit=RANGES_MAX)
         self._ranges += 1
         reader = BatchReader(log, wanted.start, wanted.end)
         try:
-            schema = pa.schema([OFFSET, *log.schema])
-            await context.write(schema_data(schema))
-            while not reader.finished:
-                self._calls.check_open()
-                batch = await self._poll(reader)
-                if batch is not None:
-                    await context.write(batch_data(batch if batch.schema.equals(schema) else batch.cast(schema)))
+            with self._calls.counts.a_stream():
+                schema = pa.schema([OFFSET, *log.schema])
+                await context.write(schema_data(schema))
+                while not reader.finished:
+                    self._calls.check_open()
+                    batch = await self._poll(reader)
+                    if batch is not None:
+                        self._calls.counts.sent(batch.num_rows)
+                        await context.write(batch_data(batch if batch.schema.equals(schema) else batch.cast(schema)))
         finally:
             reader.close()
             self._ranges -= 1
@@ -128,6 +131,7 @@ class Reading:
                     elif not batch.schema.equals(schema):
                         return
                     else:
+                        self._calls.counts.sent(batch.num_rows)
                         for part in _slices(batch):
                             await context.write(batch_data(part))
             finally:

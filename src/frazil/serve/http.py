@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
@@ -34,6 +35,7 @@ from frazil.core.errors import (
     SubscriptionTaken,
     TableNotFound,
     TableRefused,
+    TooManyJobs,
     TopicDiffers,
     TopicExists,
     TopicInUse,
@@ -46,6 +48,7 @@ from frazil.serve.admin.jobs import VerifyJobs
 from frazil.serve.admin.parts import AdminParts, BrokerParts
 from frazil.serve.metrics import make_registry
 from frazil.serve.opening import Opening
+from frazil.serve.readiness import Problems, Readiness
 
 PROBLEMS_MAX = 10
 
@@ -55,6 +58,7 @@ _STATUS: tuple[tuple[type[FrazilError], int], ...] = (
     *((kind, 409) for kind in (TopicExists, TopicInUse, TopicDiffers, SubscriptionTaken, BrokerOff, TableRefused)),
     *((kind, 409) for kind in (IncompatibleSchema, SubjectMismatch, OffsetOutOfRange)),
     (InvalidInput, 400),
+    (TooManyJobs, 429),
     *((kind, 503) for kind in (TryLater, Closed, LakeUnavailable, MetadataUnavailable, LogFailed)),
 )
 
@@ -67,15 +71,19 @@ def make_app(
     broker: Callable[[], BrokerParts | None] | None = None,
     verify: Sequence[str] | None = None,
     addresses: Mapping[str, str] | None = None,
+    problems: Problems = list,
+    collectors: Iterable[Collector] = (),
 ) -> FastAPI:
-    """`broker` is None where that is off. `verify` is the command that proves a topic. `addresses` are of the doors."""
+    """`broker` is None where that is off. `verify` is the command that proves a topic. `addresses` are those of the
+    doors. `problems` are reasons not to be ready beside those of opening; `collectors` are further metrics."""
     app = FastAPI(title="Frazil", version=frazil.__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
     _answer_errors(app)
-    _add_health(app, opening)
+    readiness = Readiness(opening, problems)
+    _add_health(app, readiness)
     command = verify or [sys.executable, "-m", "frazil", "verify", "--data", str(storage.settings.data)]
     jobs = VerifyJobs([*command, "--while-stdin", "--progress-json", "--json"], SystemClock())
     add_admin(app, AdminParts(storage, jobs, broker, addresses or {}))
-    registry = make_registry(storage, opening, pipeline_up)
+    registry = make_registry(storage, readiness, pipeline_up, collectors)
 
     @app.get("/metrics")
     def metrics() -> Response:
@@ -84,7 +92,7 @@ def make_app(
     return app
 
 
-def _add_health(app: FastAPI, opening: Opening) -> None:
+def _add_health(app: FastAPI, readiness: Readiness) -> None:
     @app.get("/health/live")
     async def live() -> dict[str, str]:
         """The process answers; it says nothing of the topics."""
@@ -92,9 +100,10 @@ def _add_health(app: FastAPI, opening: Opening) -> None:
 
     @app.get("/health/ready")
     def ready() -> JSONResponse:
-        """Ready once all topics were opened and none is broken. The others work even if one is."""
+        """Ready once all topics were opened and none is broken or misses its objective. The others work even then."""
+        opening = readiness.opening
         content: dict[str, Any] = {"opened": opening.opened, "topics": opening.total}
-        reasons = opening.problems()
+        reasons = readiness.problems()
         if reasons:
             return JSONResponse({"status": "degraded", **content, "reasons": reasons}, 503)
         if not opening.done:
@@ -104,8 +113,10 @@ def _add_health(app: FastAPI, opening: Opening) -> None:
 
 def _answer_errors(app: FastAPI) -> None:
     @app.exception_handler(FrazilError)
-    def known(_: Request, error: FrazilError) -> JSONResponse:
+    def known(request: Request, error: FrazilError) -> JSONResponse:
         status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
+        if status == 500:
+            _log.error("%s %s: %s", request.method, request.url.path, error, extra={"code": error.code})
         return JSONResponse(error.as_dict(), status)
 
     @app.exception_handler(RequestValidationError)

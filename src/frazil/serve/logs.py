@@ -10,6 +10,8 @@ import threading
 from datetime import datetime, timezone
 from typing import Any
 
+from frazil.serve.request_ids import current
+
 LINE_CHARACTERS_MAX = 8_192
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -25,6 +27,8 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if (request := current()) is not None:
+            event["request_id"] = request.id
         event |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
         if record.exc_info:
             event["exception"] = self.formatException(record.exc_info)
@@ -34,6 +38,9 @@ class JsonLines(logging.Formatter):
 class HumanLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line = f"{_time(record)} {record.levelname.lower():<7} {record.getMessage()}"
+        request = current()
+        request_id = getattr(record, "request_id", None if request is None else request.id)
+        line = line if request_id is None else f"{line} (request {request_id})"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 

@@ -12,10 +12,8 @@ from prometheus_client.registry import Collector
 from frazil.log.metrics import Histogram
 from frazil.log.storage import Storage
 from frazil.log.topic import TopicStats
-from frazil.serve.opening import Opening
-
-TOPIC_LABELS_MAX = 200
-OTHER = "other"
+from frazil.serve.labels import bounded
+from frazil.serve.readiness import Readiness
 
 _TOPIC_GAUGES = (
     ("frazil_topic_messages", "Messages in the log of a topic."),
@@ -32,9 +30,9 @@ _TOPIC_GAUGES = (
 class LogCollector(Collector):
     """Reads the plain numbers of a storage when it is asked; nothing is counted twice."""
 
-    def __init__(self, storage: Storage, opening: Opening, pipeline_up: Callable[[], bool] | None = None) -> None:
+    def __init__(self, storage: Storage, readiness: Readiness, pipeline_up: Callable[[], bool] | None = None) -> None:
         self._storage = storage
-        self._opening = opening
+        self._readiness = readiness
         self._pipeline_up = pipeline_up or (lambda: False)
 
     def collect(self) -> Iterator[Metric]:
@@ -47,15 +45,19 @@ class LogCollector(Collector):
         yield CounterMetricFamily("frazil_log_rows", "Rows written.", value=metrics.rows)
         yield CounterMetricFamily("frazil_log_bytes", "Bytes of frames written.", value=metrics.bytes)
         yield CounterMetricFamily("frazil_log_failed_rows", "Rows whose write failed.", value=metrics.failed_rows)
+        yield CounterMetricFamily("frazil_log_refused", "Calls refused: too much waited.", value=metrics.refused)
         reads = CounterMetricFamily("frazil_log_reads", "Batches read, by where from.", labels=["source"])
         reads.add_metric(["cache"], metrics.reads_cached)
         reads.add_metric(["files"], metrics.reads_from_files)
+        reads.add_metric(["table"], metrics.reads_from_tables)
         yield reads
         yield histogram("frazil_log_group_rows", "Rows of one commit.", metrics.group_rows)
+        text = "From queueing to the answer, for the first of each commit."
+        yield histogram("frazil_log_ack_seconds", text, metrics.ack_seconds)
         yield histogram("frazil_log_sync_seconds", "Time of one fdatasync.", metrics.sync_seconds)
 
     def _folder(self) -> Iterator[Metric]:
-        budget, cache, opening = self._storage.budget, self._storage.cache, self._opening
+        budget, cache = self._storage.budget, self._storage.cache
         yield GaugeMetricFamily("frazil_disk_used_bytes", "Bytes of all segment files.", value=budget.used_bytes)
         if budget.limit_bytes is not None:
             yield GaugeMetricFamily("frazil_disk_limit_bytes", "The disk budget.", value=budget.limit_bytes)
@@ -63,10 +65,10 @@ class LogCollector(Collector):
         yield GaugeMetricFamily("frazil_cache_limit_bytes", "Bound of the replay cache.", value=cache.capacity_bytes)
         yield GaugeMetricFamily("frazil_topics", "Topics in the folder.", value=len(self._storage.topics()))
         yield GaugeMetricFamily("frazil_topics_opened", "Topics that are open.", value=self._opened())
-        broken = len(opening.problems())
+        broken = len(self._readiness.opening.problems())
         yield GaugeMetricFamily("frazil_topics_broken", "Topics that are corrupt or have failed.", value=broken)
-        ready = opening.done and not broken
-        yield GaugeMetricFamily("frazil_ready", "1 if all topics are open and well.", value=int(ready))
+        ready = int(self._readiness.ready)
+        yield GaugeMetricFamily("frazil_ready", "1 if all topics are open, well and fresh.", value=ready)
         yield GaugeMetricFamily("frazil_pipeline_up", "1 if the mover runs.", value=int(self._pipeline_up()))
 
     def _opened(self) -> int:
@@ -83,16 +85,10 @@ def histogram(name: str, text: str, source: Histogram) -> HistogramMetricFamily:
 
 
 def topic_families(stats: Sequence[TopicStats]) -> Iterable[GaugeMetricFamily]:
-    """A label for each of the first topics by name, so that the same ones keep theirs; the rest is one sum."""
     families = [GaugeMetricFamily(name, text, labels=["topic"]) for name, text in _TOPIC_GAUGES]
-    ordered = sorted(stats, key=lambda one: one.topic)
-    rows = [(one.topic, _values(one)) for one in ordered[:TOPIC_LABELS_MAX]]
-    rest = [_values(one) for one in ordered[TOPIC_LABELS_MAX:]]
-    if rest:
-        rows.append((OTHER, [sum(column) for column in zip(*rest, strict=True)]))
-    for topic, values in rows:
+    for labels, values in bounded([((one.topic,), _values(one)) for one in stats]):
         for family, value in zip(families, values, strict=True):
-            family.add_metric([topic], value)
+            family.add_metric(labels, value)
     return families
 
 
@@ -110,9 +106,13 @@ def _values(one: TopicStats) -> list[int]:
 
 
 def make_registry(
-    storage: Storage, opening: Opening, pipeline_up: Callable[[], bool] | None = None
+    storage: Storage,
+    readiness: Readiness,
+    pipeline_up: Callable[[], bool] | None = None,
+    collectors: Iterable[Collector] = (),
 ) -> CollectorRegistry:
     """A registry of its own: what else lives in the process does not show up here."""
     registry = CollectorRegistry()
-    registry.register(LogCollector(storage, opening, pipeline_up))
+    for collector in (LogCollector(storage, readiness, pipeline_up), *collectors):
+        registry.register(collector)
     return registry

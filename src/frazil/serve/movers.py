@@ -56,6 +56,17 @@ class _LastError(_Frozen):
     time_us: Count
 
 
+class _Move(_Frozen):
+    model_config = ConfigDict(extra="ignore")
+
+    start: Count
+    end: Count
+    started_us: Count
+    written_us: Count
+    committed_us: Count
+    snapshot_id: int | None = Field(ge=-(2**63), lt=2**63)
+
+
 class _Topic(_Frozen):
     """As `TopicReport`, with what the mover remembers of errors. What a newer mover tells beyond it is left out."""
 
@@ -70,6 +81,7 @@ class _Topic(_Frozen):
     lag_rows: int
     error: Text | None
     last_error: _LastError | None
+    moved: _Move | None = None
 
 
 class _Maintenance(_Frozen):
@@ -87,19 +99,23 @@ class _Told(_Mover):
     state: Literal["starting", "running", "stopped"]
     rows: Count
     commits: Count
+    failures: Count = 0
     error: Text | None
     topics: dict[Text, _Topic]
     maintenance: _Maintenance | None = None
 
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
+OnTold = Callable[[dict[str, Any]], None]
 
 
 class MoverActions:
     """The actions by name, for the Flight door to call with a body."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(self, settings: Settings, clock: Clock, on_told: OnTold | None = None) -> None:
+        """`on_told` is called with what the leader told, once it is written down."""
         self._settings = settings
+        self._on_told = on_told
         self._clock = clock
         self._leases = Leases(clock)
         self.by_name: dict[str, Callable[[bytes], bytes]] = {
@@ -122,6 +138,8 @@ class MoverActions:
         self._leases.check(told.id)
         value = told.model_dump(exclude={"id", "host", "pid"})
         write_status(self._settings, self._clock, told.host, told.pid, value)
+        if self._on_told is not None:
+            self._on_told(value)
         return _json({})
 
 

@@ -10,11 +10,14 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 import uvicorn
 
+from frazil.broker.topic import BrokerTopic
 from frazil.core.clock import SystemClock
-from frazil.core.errors import FrazilError, ListenFailed
+from frazil.core.errors import FrazilError, InvalidSettings, ListenFailed
 from frazil.core.settings import HttpSettings, Settings
 from frazil.log.ownership import told_where
 from frazil.pipeline.requirements import missing_part
@@ -25,8 +28,13 @@ from frazil.serve.logs import log_to_stderr
 from frazil.serve.mover_process import MoverProcess
 from frazil.serve.movers import MoverActions
 from frazil.serve.opening import Opening
+from frazil.serve.request_ids import RequestIds
+from frazil.serve.watch import Watch
 from frazil.topics.floor import TableFloor
 from frazil.topics.opening import open_topics
+
+if TYPE_CHECKING:
+    from frazil.serve.traces import Traces
 
 STOP_SECONDS_MAX = 5
 _SWITCH_INTERVAL_SECONDS = 0.0005
@@ -49,7 +57,12 @@ def serve_until_stopped(
     """
     log_to_stderr(as_json=log_json)
     sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
-    with open_topics(settings) as storage, _listening(settings.http) as door, contextlib.ExitStack() as running:
+    with (
+        open_topics(settings) as storage,
+        _traces(settings) as traces,
+        _listening(settings.http) as door,
+        contextlib.ExitStack() as running,
+    ):
         opening = Opening(storage)
         moving = _mover(mover)
         storage.floor_of = TableFloor(settings, always=moving is not None)  # the log keeps what its table lacks
@@ -62,18 +75,23 @@ def serve_until_stopped(
                 moving.start()
                 running.callback(moving.stop)
 
-        broker = BrokerDoors(storage, settings) if settings.broker.enabled else None
+        publish = BrokerTopic.publish if traces is None else traces.publish
+        broker = BrokerDoors(storage, settings, publish) if settings.broker.enabled else None
+        movers = MoverActions(settings, SystemClock(), None if traces is None else traces.told)
+        flight = FlightDoor(storage, settings.flight, movers, lambda: broker.broker if broker is not None else None)
+        watch = Watch(storage, flight, broker, SystemClock(), has_mover=moving is not None)
+        up = (lambda: moving.up) if moving is not None else None
         app = make_app(
             storage,
             opening,
-            (lambda: moving.up) if moving is not None else None,
+            up,
             broker=(lambda: broker.parts) if broker is not None else None,
             verify=verify,
             addresses=addresses,
+            problems=watch.problems,
+            collectors=watch.collectors,
         )
-        movers = MoverActions(settings, SystemClock())
-        flight = FlightDoor(storage, settings.flight, movers, lambda: broker.broker if broker is not None else None)
-        server = _Server(app, announce, running.close, addresses, flight, broker)
+        server = _Server(RequestIds(app), announce, running.close, addresses, flight, broker)
         with server.stopped_by_signals():
             opening.start()
             try:
@@ -96,6 +114,18 @@ def _mover(command: Sequence[str] | None) -> MoverProcess | None:
         _log.error("rows are not moved to tables: %s", missing)
         return None
     return MoverProcess(command, SystemClock())
+
+
+def _traces(settings: Settings) -> AbstractContextManager[Traces | None]:
+    """OpenTelemetry is imported only by those who want traces: it is an extra, and takes its time."""
+    if settings.traces.endpoint is None:
+        return contextlib.nullcontext()
+    try:
+        from frazil.serve.traces import traces_open
+    except ModuleNotFoundError as error:
+        reason = f"traces.endpoint: {error.name} is not installed: install frazil[traces], or leave the endpoint out"
+        raise InvalidSettings(reason) from None
+    return traces_open(settings, SystemClock())
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ leaves its last word: nothing above it goes. A topic that is not moved has no ta
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,28 +24,19 @@ def status_path(settings: Settings) -> Path:
     return settings.data / STATUS_FILE
 
 
-class TableFloor:
-    """`always` is for an owner that has a mover. Without it, only a folder that a mover has told of has a floor."""
+class ToldStatus:
+    """What the last mover told. The file is read once for each time that it was written."""
 
-    def __init__(self, settings: Settings, *, always: bool = True) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings) -> None:
         self._path = status_path(settings)
-        self._always = always
-        self._version: tuple[int, int] | None = None
-        self._topics: dict[str, Any] = {}
+        self._seen: tuple[tuple[int, int] | None, dict[str, Any] | None] = (None, None)
 
-    def __call__(self, log: TopicLog) -> int | None:
-        """Asked for every topic in turn, so the file is read once for each time that it was written."""
-        if not self._settings.of_topic(log.name).enabled:
-            return None
+    def read(self) -> dict[str, Any] | None:
+        """None if no mover has ever told anything."""
         version = self._version_now()
-        if version is None and not self._always:
-            return None
-        if version != self._version:
-            self._topics = (read_json(self._path) or {}).get("topics", {})
-            self._version = version
-        told = self._topics.get(str(log.name), {})
-        return int(told["table_end"]) if told.get("log_id") == log.log_id else 0
+        if version != self._seen[0]:
+            self._seen = (version, None if version is None else read_json(self._path) or {})
+        return self._seen[1]
 
     def _version_now(self) -> tuple[int, int] | None:
         """The file is replaced as a whole: a new one has another inode or time."""
@@ -53,3 +45,24 @@ class TableFloor:
         except OSError:
             return None
         return status.st_ino, status.st_mtime_ns
+
+
+def table_end(told: Mapping[str, Any] | None, log: TopicLog) -> int:
+    """How far the table has this log, as far as is known."""
+    topic = (told or {}).get("topics", {}).get(str(log.name), {})
+    return int(topic["table_end"]) if topic.get("log_id") == log.log_id else 0
+
+
+class TableFloor:
+    """`always` is for an owner that has a mover. Without it, only a folder that a mover has told of has a floor."""
+
+    def __init__(self, settings: Settings, *, always: bool = True) -> None:
+        self._settings = settings
+        self._told = ToldStatus(settings)
+        self._always = always
+
+    def __call__(self, log: TopicLog) -> int | None:
+        if not self._settings.of_topic(log.name).enabled:
+            return None
+        told = self._told.read()
+        return None if told is None and not self._always else table_end(told, log)

@@ -50,7 +50,7 @@ def test_progress_names_snapshot_and_file(tmp_path: Path) -> None:
             subscription.ack(0)
             await keeper.look()
             await broker._progress.flush()
-            assert stored() == {"offset": 1, "acked": []}, "there is no table yet"
+            assert stored() == {"offset": 1, "acked": [], "epoch": 0}, "there is no table yet"
 
             mover = HandMover(settings)
             topic = storage.topic(TOPIC)
@@ -61,15 +61,15 @@ def test_progress_names_snapshot_and_file(tmp_path: Path) -> None:
             assert snapshot is not None
             (task,) = mover.table(topic).scan().plan_files()
             where = {"snapshot_id": snapshot.snapshot_id, "file": task.file.file_path}
-            assert stored() == {"offset": 1, "acked": [], **where}
+            assert stored() == {"offset": 1, "acked": [], "epoch": 0, **where}
             assert _progress(stored()) == SubscriptionProgress(1, snapshot.snapshot_id, task.file.file_path)
 
             subscription.ack(1)
             await broker._progress.flush()
-            assert stored() == {"offset": 2, "acked": []}, "not yet looked for"
+            assert stored() == {"offset": 2, "acked": [], "epoch": 0}, "not yet looked for"
             await keeper.look()
             await broker.close()
-            assert stored() == {"offset": 2, "acked": [], **where}
+            assert stored() == {"offset": 2, "acked": [], "epoch": 0, **where}
         meta.close()
 
     asyncio.run(asyncio.wait_for(go(), 60))

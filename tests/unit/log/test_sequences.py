@@ -324,6 +324,24 @@ def test_taking_a_name_waits_for_what_the_last_client_has_on_its_way(topic: Topi
     assert states == [ProducerState(1, 2, ((0, 0, 2),))]
 
 
+def test_many_copies_at_once_are_one_batch(topic: Topic) -> None:
+    barrier = threading.Barrier(4)
+    offsets: list[list[int]] = [[], [], [], []]
+
+    def work(mine: list[int]) -> None:
+        for number in range(60):
+            barrier.wait(30)
+            mine.append(send(topic, 2 * number))
+
+    threads = [threading.Thread(target=work, args=(mine,)) for mine in offsets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert offsets == [[2 * number for number in range(60)]] * 4
+    assert values(topic) == list(range(120))
+
+
 def test_a_task_gets_the_answer_of_the_first_time(topic: Topic) -> None:
     async def publish() -> list[int]:
         loop = asyncio.get_running_loop()

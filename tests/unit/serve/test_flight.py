@@ -234,3 +234,9 @@ def test_a_fetched_range_is_aligned_as_native_code_needs_it(storage: Storage, do
     for batch in fetch_range(door.address, TOPIC, log_id(storage), wanted):
         for name in ("_offset", "_append_time", "_publish_time"):
             assert batch.column(name).buffers()[1].address % 8 == 0
+
+
+def test_the_ranges_and_rows_that_were_handed_out_are_counted(storage: Storage, door: FlightDoor) -> None:
+    rows = sum(batch.num_rows for batch in fetch_range(door.address, TOPIC, log_id(storage), frazil.OffsetRange(5, 25)))
+    counts = door.counts
+    assert (rows, counts.rows, counts.streams, counts.refused) == (20, 20, 1, 0)

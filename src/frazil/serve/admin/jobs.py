@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from frazil.core.clock import Clock
-from frazil.core.errors import FrazilError, JobNotFound, TryLater
+from frazil.core.errors import FrazilError, JobNotFound, TooManyJobs
 
 WAITING_MAX = 16
 ENDED_MAX = 50
@@ -61,7 +61,7 @@ class VerifyJobs:
 
     def start(self, topic: str | None) -> VerifyJob:
         if len(self._waiting) >= WAITING_MAX:
-            raise TryLater(f"{WAITING_MAX} proofs wait already; try again when one has ended", limit=WAITING_MAX)
+            raise TooManyJobs(WAITING_MAX)
         now_us = self._clock.now_us()
         job = VerifyJob(f"{now_us:014x}-{next(self._numbers):x}", topic, now_us)
         self._jobs[job.id] = job

@@ -14,6 +14,7 @@ _SAID = {
     404: "It is not there.",
     409: "What is there does not allow it; the message says what would.",
     413: "The body is too large.",
+    429: "Too many wait already.",
     500: "The log is damaged, or an error of Frazil's own.",
     503: "It can't be had now; the same call may succeed later.",
 }

@@ -24,10 +24,10 @@ def verify_router(parts: AdminParts) -> APIRouter:
         operation_id="start_verify",
         status_code=202,
         response_model=VerifyJobModel,
-        responses=errors(400, 404, 503),
+        responses=errors(400, 404, 429, 503),
     )
     async def start_verify(wanted: NewVerify) -> dict[str, Any]:
-        """Begin to read log and table whole. One proof runs at a time; 503 if too many wait."""
+        """Begin to read log and table whole. One proof runs at a time; 429 if too many wait."""
         if wanted.topic is not None and wanted.topic not in await run_in_threadpool(parts.storage.topics):
             raise TopicNotFound(wanted.topic)
         return parts.jobs.start(wanted.topic).as_dict()

@@ -2,12 +2,17 @@
 //! line each; an error ends it with its text on stderr.
 //!
 //!     send URL TOPIC PRODUCER PARTITIONS COUNT [KEY...]     messages "0", "1", …, with the keys in turn
-//!     receive URL TOPIC SUBSCRIPTION KIND CONSUMER COUNT [NACK]   acknowledged; with NACK, each one refused at first
+//!     receive URL TOPIC SUBSCRIPTION KIND CONSUMER [NACK]   until stdin ends; with NACK, each one refused at first
 //!     schema URL SUBJECT TOPIC DEFINITION PAYLOAD...        register, bind a producer to it, send
 
-use danube_client::{DanubeClient, SchemaType, SubType};
+use danube_client::{DanubeClient, Producer, SchemaType, SubType};
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
+
+const TRIES_MAX: usize = 300;
+const PAUSE: Duration = Duration::from_millis(50);
 
 type Outcome = Result<(), Box<dyn Error>>;
 
@@ -38,16 +43,27 @@ async fn send(given: &[&str]) -> Outcome {
     let mut producer = builder.build()?;
     producer.create().await?;
     for number in 0..count {
-        let payload = number.to_string().into_bytes();
-        let attributes = Some(HashMap::from([("number".to_string(), number.to_string())]));
-        if keys.is_empty() {
-            producer.send(payload, attributes).await?;
-        } else {
-            producer.send_with_key(payload, attributes, keys[number % keys.len()]).await?;
+        let mut tries = 0;
+        // the client gives up when a connection breaks under a message: whoever uses it sends it again
+        while let Err(error) = send_one(&producer, number, keys).await {
+            tries += 1;
+            if tries == TRIES_MAX {
+                return Err(error.into());
+            }
+            tokio::time::sleep(PAUSE).await;
         }
         println!("{number}");
     }
     Ok(())
+}
+
+async fn send_one(producer: &Producer, number: usize, keys: &[&str]) -> danube_client::errors::Result<u64> {
+    let payload = number.to_string().into_bytes();
+    let attributes = Some(HashMap::from([("number".to_string(), number.to_string())]));
+    match keys {
+        [] => producer.send(payload, attributes).await,
+        _ => producer.send_with_key(payload, attributes, keys[number % keys.len()]).await,
+    }
 }
 
 async fn receive(given: &[&str]) -> Outcome {
@@ -58,8 +74,7 @@ async fn receive(given: &[&str]) -> Outcome {
         "key_shared" => SubType::KeyShared,
         other => return Err(format!("no such kind: {other}").into()),
     };
-    let count: usize = given[5].parse()?;
-    let refuses = given.len() > 6;
+    let refuses = given.len() > 5;
     let client = client(given[0]).await?;
     let mut consumer = client
         .new_consumer()
@@ -71,9 +86,14 @@ async fn receive(given: &[&str]) -> Outcome {
     consumer.subscribe().await?;
     let mut messages = consumer.receive().await?;
     println!("subscribed");
-    let (mut taken, mut refused) = (0, HashSet::new());
-    while taken < count {
-        let message = messages.recv().await.ok_or("the stream has ended")?;
+    let mut refused = HashSet::new();
+    let mut stdin = tokio::io::stdin();
+    let mut nothing = [0u8; 1];
+    loop {
+        let message = tokio::select! {
+            found = messages.recv() => found.ok_or("the stream has ended")?,
+            _ = stdin.read(&mut nothing) => break,
+        };
         let place = (message.msg_id.topic_name.clone(), message.msg_id.topic_offset);
         if refuses && refused.insert(place.clone()) {
             consumer.nack(&message, Some(10), Some("not yet".to_string())).await?;
@@ -84,7 +104,6 @@ async fn receive(given: &[&str]) -> Outcome {
         let number = message.attributes.get("number").cloned().unwrap_or_default();
         println!("{} {} {} {} {}", place.0, place.1, key, number, String::from_utf8(message.payload.to_vec())?);
         consumer.ack(&message).await?;
-        taken += 1;
     }
     consumer.close().await;
     Ok(())

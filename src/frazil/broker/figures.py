@@ -1,0 +1,32 @@
+"""How a subscription stands, for those who look on. Read from any thread: nothing here walks what the loop changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from frazil.broker.counts import DeliveryCounts
+from frazil.broker.live import LiveSubscription
+from frazil.broker.subscription import Subscription
+from frazil.broker.topic import BrokerTopic
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionFigures:
+    """`lag` is from the cursor to the end of the topic; what is in flight is part of it."""
+
+    topic: str
+    subscription: str
+    lag: int
+    in_flight: int
+    connected: int
+    blocked: bool
+    counts: DeliveryCounts
+
+
+def figures_of(topic: BrokerTopic, one: Subscription | LiveSubscription) -> SubscriptionFigures:
+    connected = sum(consumer.stream is not None for consumer in list(one.consumers.values()))
+    if isinstance(one, LiveSubscription):  # what it is not there for is never sent: it can't lag
+        return SubscriptionFigures(topic.label, one.name, 0, 0, connected, False, one.counts)
+    lag = max(0, topic.end - one.cursor.end)
+    is_blocked = one.blocked_by is not None
+    return SubscriptionFigures(topic.label, one.name, lag, one.unacked, connected, is_blocked, one.counts)

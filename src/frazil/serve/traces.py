@@ -1,0 +1,188 @@
+"""A message's way as an OpenTelemetry trace: publish → commit → move → visible.
+
+This process tells all of it. It knows when a message was published and when its commit began; the mover tells it, with
+every commit of a table, which offsets it moved and when. So spans are linked by log and offset, and neither the stored
+message nor the mover knows of traces.
+
+Imported only where `traces.endpoint` is set. What was published and waits for the mover is bounded: of the oldest the
+rest of the way is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import random
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import Span, SpanKind, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from frazil.broker.topic import BrokerTopic, Outgoing
+from frazil.core.clock import Clock
+from frazil.core.errors import FrazilError
+from frazil.core.settings import Settings
+from frazil.log.topic_log import TopicLog
+from frazil.serve.request_ids import PARENT, current
+from frazil.topics.freshness import append_time_us
+
+WAITING_MAX = 10_000
+EXPORT_SECONDS_MAX = 5
+
+_log = logging.getLogger("frazil.serve")
+
+
+@dataclass(frozen=True, slots=True)
+class _Published:
+    log: TopicLog
+    offset: int
+    context: Context
+    done_us: int
+
+
+class Traces:
+    """`publish` is called on the broker's loop, `told` from any thread; one thread of its own does the rest."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        traces = settings.traces
+        assert traces.endpoint is not None
+        self._settings = settings
+        self._clock = clock
+        exporter = OTLPSpanExporter(
+            endpoint=traces.endpoint,
+            insecure=traces.endpoint.startswith("http://"),
+            headers=tuple((name, value.get_secret_value()) for name, value in traces.headers.items()),
+            timeout=EXPORT_SECONDS_MAX,
+        )
+        self._provider = TracerProvider(resource=Resource.create({"service.name": "frazil"}))
+        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._tracer = self._provider.get_tracer("frazil")
+        self._propagator = TraceContextTextMapPropagator()
+        self._ratio = traces.sample_ratio
+        self._events: queue.Queue[_Published | Mapping[str, Any] | None] = queue.Queue(WAITING_MAX)
+        self._waiting: deque[_Published] = deque(maxlen=WAITING_MAX)
+        self._thread = threading.Thread(target=self._work, name="frazil-traces", daemon=True)
+        self._thread.start()
+
+    async def publish(self, topic: BrokerTopic, message: Outgoing) -> int:
+        """As the topic's own; a message whose caller traces it is traced, of the others the share that was set."""
+        parent = self._parent(message)
+        sampled = random.random() < self._ratio if parent is None else _is_sampled(parent)  # noqa: S311 - no secret
+        if not sampled:
+            return await topic.publish(message)
+        attributes = {"messaging.system": "frazil", "messaging.destination.name": topic.label}
+        span = self._tracer.start_span(
+            f"publish {topic.label}", parent, SpanKind.SERVER, attributes, start_time=self._clock.now_us() * 1_000
+        )
+        try:
+            offset = await topic.publish(message)
+        except BaseException as error:
+            span.set_status(StatusCode.ERROR, error.message if isinstance(error, FrazilError) else type(error).__name__)
+            span.end(self._clock.now_us() * 1_000)
+            raise
+        self._published(topic, offset, span)
+        return offset
+
+    def told(self, status: Mapping[str, Any]) -> None:
+        """What the mover told: how far each table is, and its last move."""
+        self._put(status)
+
+    def close(self) -> None:
+        """What is known is sent, unless the receiver takes too long."""
+        self._events.put(None)
+        self._thread.join()
+        self._provider.shutdown()
+
+    def _parent(self, message: Outgoing) -> Context | None:
+        request = current()
+        text = request.trace_parent if request is not None else None
+        text = text or message.attributes.get(PARENT)
+        if text is None:
+            return None
+        context = self._propagator.extract({PARENT: text})
+        return context if trace.get_current_span(context).get_span_context().is_valid else None
+
+    def _published(self, topic: BrokerTopic, offset: int, span: Span) -> None:
+        done_us = self._clock.now_us()
+        span.set_attribute("frazil.offset", offset)
+        span.end(done_us * 1_000)
+        if topic.feed is not None:
+            log = topic.feed.topic.log
+            self._put(_Published(log, offset, trace.set_span_in_context(span), done_us))
+
+    def _put(self, event: _Published | Mapping[str, Any]) -> None:
+        with contextlib.suppress(queue.Full):  # the thread hangs on a disk: spans are what can be done without
+            self._events.put_nowait(event)
+
+    # --- in the thread
+
+    def _work(self) -> None:
+        while (event := self._events.get()) is not None:
+            if isinstance(event, _Published):
+                self._committed(event)
+            else:
+                self._moved(event.get("topics", {}))
+
+    def _committed(self, one: _Published) -> None:
+        """From when its group was taken, which is its append time, to the answer."""
+        try:
+            began_us = append_time_us(one.log, one.offset)
+        except (FrazilError, OSError) as error:
+            _log.debug("offset %d of %s is not traced further: %s", one.offset, one.log.name, error)
+            return
+        self._span("commit", one, min(began_us, one.done_us), one.done_us)
+        if self._settings.of_topic(one.log.name).enabled:
+            self._waiting.append(one)
+
+    def _moved(self, topics: Mapping[str, Any]) -> None:
+        by_log = {told["log_id"]: told for told in topics.values()}
+        kept = []
+        for one in self._waiting:
+            told = by_log.get(one.log.log_id)
+            if told is None or one.offset >= told["table_end"]:
+                kept.append(one)
+            else:
+                self._visible(one, told["moved"])
+        self._waiting = deque(kept, WAITING_MAX)
+
+    def _visible(self, one: _Published, move: Mapping[str, Any] | None) -> None:
+        if move is None or not move["start"] <= one.offset < move["end"]:  # by a move that was not told of
+            now_us = self._clock.now_us()
+            self._span("visible", one, now_us, now_us)
+            return
+        moved = {"frazil.move.start": move["start"], "frazil.move.end": move["end"]}
+        self._span("move", one, move["started_us"], move["written_us"], moved)
+        snapshot = {"frazil.snapshot_id": str(move["snapshot_id"])}
+        self._span("visible", one, move["written_us"], move["committed_us"], snapshot)
+
+    def _span(
+        self, name: str, one: _Published, start_us: int, end_us: int, more: Mapping[str, Any] | None = None
+    ) -> None:
+        attributes: dict[str, Any] = {"frazil.topic": str(one.log.name), "frazil.log_id": one.log.log_id}
+        attributes |= {"frazil.offset": one.offset, **(more or {})}
+        span = self._tracer.start_span(name, one.context, attributes=attributes, start_time=start_us * 1_000)
+        span.end(end_us * 1_000)
+
+
+def _is_sampled(parent: Context) -> bool:
+    return trace.get_current_span(parent).get_span_context().trace_flags.sampled
+
+
+@contextlib.contextmanager
+def traces_open(settings: Settings, clock: Clock) -> Iterator[Traces]:
+    traces = Traces(settings, clock)
+    try:
+        yield traces
+    finally:
+        traces.close()
