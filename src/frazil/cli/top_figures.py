@@ -9,7 +9,8 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-Labels = tuple[str, ...]
+Labels = tuple[tuple[str, str], ...]
+"""By name, in the order of the names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +20,11 @@ class Scrape:
     at_seconds: float
     values: Mapping[str, Mapping[Labels, float]]
 
-    def value(self, name: str, *labels: str) -> float | None:
-        return self.values.get(name, {}).get(labels)
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.values.get(name, {}).get(tuple(sorted(labels.items())))
+
+    def labels(self, name: str) -> list[dict[str, str]]:
+        return [dict(labels) for labels in self.values.get(name, {})]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +78,16 @@ def parse(text: str, at_seconds: float) -> Scrape:
     values: dict[str, dict[Labels, float]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            values.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
+            values.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
     return Scrape(at_seconds, values)
 
 
 def figures(before: Scrape | None, now: Scrape) -> Figures:
     """The busiest topics first, and of those that rest the ones that lag; likewise subscriptions."""
-    topics = [_topic(before, now, name) for (name,) in now.values.get("frazil_topic_end_offset", {})]
+    topics = [_topic(before, now, one["topic"]) for one in now.labels("frazil_topic_end_offset")]
     topics.sort(key=lambda one: (-(one.rows_per_second or 0), -(one.lag_rows or 0), one.topic))
-    pairs = [labels for labels in now.values.get("frazil_subscription_in_flight_messages", {}) if len(labels) == 2]
-    subscriptions = [_subscription(before, now, *pair) for pair in pairs]
+    pairs = now.labels("frazil_subscription_in_flight_messages")
+    subscriptions = [_subscription(before, now, one["topic"], one["subscription"]) for one in pairs]
     subscriptions.sort(key=lambda one: (-(one.lag or 0), one.topic, one.subscription))
     return Figures(_server(before, now), topics, subscriptions)
 
@@ -107,31 +111,32 @@ def _server(before: Scrape | None, now: Scrape) -> ServerFigures:
 def _topic(before: Scrape | None, now: Scrape, name: str) -> TopicFigures:
     return TopicFigures(
         topic=name,
-        end=_whole(now.value("frazil_topic_end_offset", name)),
-        rows_per_second=rate(before, now, "frazil_topic_end_offset", name),
-        bytes_per_second=rate(before, now, "frazil_topic_bytes", name),
-        lag_rows=_whole(now.value("frazil_table_lag_rows", name)),
-        freshness_seconds=now.value("frazil_table_freshness_seconds", name),
+        end=_whole(now.value("frazil_topic_end_offset", topic=name)),
+        rows_per_second=rate(before, now, "frazil_topic_end_offset", topic=name),
+        bytes_per_second=rate(before, now, "frazil_topic_bytes", topic=name),
+        lag_rows=_whole(now.value("frazil_table_lag_rows", topic=name)),
+        freshness_seconds=now.value("frazil_table_freshness_seconds", topic=name),
     )
 
 
 def _subscription(before: Scrape | None, now: Scrape, topic: str, name: str) -> SubscriptionFigures:
+    at = {"topic": topic, "subscription": name}
     return SubscriptionFigures(
         topic=topic,
         subscription=name,
-        lag=_whole(now.value("frazil_subscription_lag_messages", topic, name)),
-        in_flight=_whole(now.value("frazil_subscription_in_flight_messages", topic, name)),
-        acks_per_second=rate(before, now, "frazil_subscription_acks_total", topic, name),
-        redeliveries=_whole(now.value("frazil_subscription_redeliveries_total", topic, name)),
-        consumers=_whole(now.value("frazil_subscription_consumers", topic, name)),
-        blocked=now.value("frazil_subscription_blocked", topic, name) == 1,
+        lag=_whole(now.value("frazil_subscription_lag_messages", **at)),
+        in_flight=_whole(now.value("frazil_subscription_in_flight_messages", **at)),
+        acks_per_second=rate(before, now, "frazil_subscription_acks_total", **at),
+        redeliveries=_whole(now.value("frazil_subscription_redeliveries_total", **at)),
+        consumers=_whole(now.value("frazil_subscription_consumers", **at)),
+        blocked=now.value("frazil_subscription_blocked", **at) == 1,
     )
 
 
-def rate(before: Scrape | None, now: Scrape, name: str, *labels: str) -> float | None:
+def rate(before: Scrape | None, now: Scrape, name: str, **labels: str) -> float | None:
     """By the second; None where it went back: the server was started again, or retention removed a segment."""
-    old = None if before is None else before.value(name, *labels)
-    new = now.value(name, *labels)
+    old = None if before is None else before.value(name, **labels)
+    new = now.value(name, **labels)
     if before is None or old is None or new is None or new < old or now.at_seconds <= before.at_seconds:
         return None
     return (new - old) / (now.at_seconds - before.at_seconds)
@@ -142,7 +147,8 @@ def quantile(before: Scrape | None, now: Scrape, name: str, share: float) -> flo
     if before is None:
         return None
     old = before.values.get(f"{name}_bucket", {})
-    bounds = sorted((float(labels[-1]), value - old.get(labels, 0)) for labels, value in _buckets(now, name))
+    new = now.values.get(f"{name}_bucket", {})
+    bounds = sorted((float(dict(labels)["le"]), value - old.get(labels, 0)) for labels, value in new.items())
     total = bounds[-1][1] if bounds else 0
     if total <= 0 or any(count < 0 for _, count in bounds):
         return None
@@ -152,10 +158,6 @@ def quantile(before: Scrape | None, now: Scrape, name: str, share: float) -> flo
             return low if math.isinf(bound) else low + (bound - low) * (wanted - below) / (count - below)
         low, below = bound, count
     raise AssertionError("the last bucket has all")
-
-
-def _buckets(scrape: Scrape, name: str) -> list[tuple[Labels, float]]:
-    return list(scrape.values.get(f"{name}_bucket", {}).items())
 
 
 def _whole(value: float | None) -> int | None:

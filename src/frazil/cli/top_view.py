@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -95,8 +95,9 @@ def screen(address: str, found: Figures, away: str | None, width: int, height: i
     """Never higher than the screen: what does not fit is counted."""
     lines = server_lines(address, found.server, away)
     style = "bold red" if away else "bold"
-    head = [Text(line, style=style if number == 0 else "") for number, line in enumerate(lines)]
-    used = sum(-(-max(1, len(line)) // width) for line in lines)
+    state, *rest = lines
+    head = [Text(state, style=style), *(Text(line, no_wrap=True, overflow="ellipsis") for line in rest)]
+    used = len(head[0].wrap(Console(width=width), width)) + len(rest)
     room = max(2, height - used - 6)  # two headings, two counts of the rest, two empty lines
     for_topics = min(len(found.topics), max(room - min(len(found.subscriptions), room // 2), 1))
     parts: list[RenderableType] = [*head, "", *_table(TOPIC_COLUMNS, found.topics, width, for_topics, "topics")]
