@@ -6,15 +6,20 @@ from typing import Annotated
 
 import typer
 
-from frazil.cli import options, output
+from frazil.cli import completing, options, output
 from frazil.cli.server import need_server, topic_path
-from frazil.cli.subscriptions import TopicOrAll, topics_with
+from frazil.cli.subscriptions import topics_with
 
 producers_app = typer.Typer(no_args_is_help=True, help="Look at who publishes.")
 consumers_app = typer.Typer(no_args_is_help=True, help="Look at who consumes.")
 
 SubscriptionOrAll = Annotated[
-    str | None, typer.Argument(metavar="[SUBSCRIPTION]", help="One subscription; all of the topic if none.")
+    str | None,
+    typer.Argument(
+        metavar="[SUBSCRIPTION]",
+        help="One subscription; all of the topic if none.",
+        autocompletion=completing.subscriptions,
+    ),
 ]
 
 
@@ -26,7 +31,7 @@ def _group() -> None:
 
 @producers_app.command("list")
 def list_producers(
-    topic: TopicOrAll = None,
+    topic: options.TopicOrAll = None,
     server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
@@ -46,7 +51,7 @@ def list_producers(
 
 @consumers_app.command("list")
 def list_consumers(
-    topic: TopicOrAll = None,
+    topic: options.TopicOrAll = None,
     subscription: SubscriptionOrAll = None,
     server: options.Server = None,
     data: options.Data = None,

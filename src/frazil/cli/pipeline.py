@@ -104,8 +104,8 @@ def _maintain_command(data: Path | None, config: Path | None) -> list[str]:
 
 @app.command("accept")
 def accept_verb(
-    topic: Annotated[str, typer.Argument(help="The topic, /namespace/name.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    topic: options.TopicArgument,
+    yes: options.Yes = False,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,

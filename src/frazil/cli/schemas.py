@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import typer
 
-from frazil.cli import options, output
+from frazil.cli import completing, options, output
 from frazil.cli.server import need_server, topic_path
 from frazil.core.errors import InvalidInput
 
@@ -40,7 +40,7 @@ class Policy(StrEnum):
     ENFORCE = "enforce"
 
 
-Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="Its name.")]
+Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="Its name.", autocompletion=completing.subjects)]
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The definition ('-' is stdin).")]
 Type = Annotated[SchemaType, typer.Option("--type", help="What the definition is.")]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from frazil.cli import options
+from frazil.cli.folder import settings_on_disk
 from frazil.core.error_forms import from_dict
 from frazil.core.errors import FrazilError, InvalidInput, ServerNeeded, ServerUnreachable, TryLater
 from frazil.core.names import TopicName
@@ -36,14 +36,14 @@ def find_server(server: str | None, data: Path | None, config: Path | None) -> S
     named = named_server(server, data)
     if named is not None:
         return named
-    told = served_by(options.settings_on_disk(data, config))
+    told = served_by(settings_on_disk(data, config))
     return None if told is None or "http" not in told else Server(told["http"], told.get("flight"))
 
 
 def need_server(server: str | None, data: Path | None, config: Path | None) -> Server:
     found = find_server(server, data, config)
     if found is None:
-        raise ServerNeeded(str(options.settings_on_disk(data, config).data))
+        raise ServerNeeded(str(settings_on_disk(data, config).data))
     return found
 
 
@@ -55,7 +55,7 @@ def topic_path(topic: str, *more: str) -> str:
 class Server:
     """`frazil serve` over HTTP. What it refuses is raised as the error that it had."""
 
-    def __init__(self, address: str, flight: str | None = None) -> None:
+    def __init__(self, address: str, flight: str | None = None, *, call_seconds_max: float = CALL_SECONDS_MAX) -> None:
         try:
             parts = urlsplit(address)
             usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1)
@@ -65,6 +65,7 @@ class Server:
             raise InvalidInput(f"--server: {address!a:.200} is no address; use http://host:port", field="server")
         self.address = address.rstrip("/")
         self._flight = flight
+        self._call_seconds_max = call_seconds_max
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # straight to it
 
     def flight(self) -> str:
@@ -127,7 +128,7 @@ class Server:
             data, headers["Content-Type"] = json.dumps(body).encode(), "application/json"
         request = urllib.request.Request(self.address + path, data, headers, method=method)  # noqa: S310 - http(s) only
         try:
-            with self._opener.open(request, timeout=CALL_SECONDS_MAX) as answer:
+            with self._opener.open(request, timeout=self._call_seconds_max) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
             with error:

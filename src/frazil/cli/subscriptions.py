@@ -14,9 +14,6 @@ from frazil.cli.server import Server, need_server, topic_path
 
 app = typer.Typer(no_args_is_help=True, help="Look at subscriptions, set them elsewhere, delete them.")
 
-TopicOrAll = Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="One topic; all if none.")]
-Name = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="Its name.")]
-
 
 def topics_with(server: Server, topic: str | None, what: str) -> Iterator[str]:
     """The topic that is named, or all that have any of it."""
@@ -28,7 +25,7 @@ def topics_with(server: Server, topic: str | None, what: str) -> Iterator[str]:
 
 @app.command("list")
 def list_(
-    topic: TopicOrAll = None,
+    topic: options.TopicOrAll = None,
     server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
@@ -51,7 +48,7 @@ def list_(
 @app.command()
 def describe(
     topic: options.TopicArgument,
-    subscription: Name,
+    subscription: options.SubscriptionArgument,
     server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
@@ -69,7 +66,7 @@ def describe(
 @app.command()
 def reset(
     topic: options.TopicArgument,
-    subscription: Name,
+    subscription: options.SubscriptionArgument,
     to: Annotated[
         str, typer.Option("--to", metavar="start|end|N|@TIME", help="@TIME: ISO 8601 (UTC), or ms since 1970.")
     ],
@@ -96,7 +93,7 @@ def reset(
 @app.command()
 def delete(
     topic: options.TopicArgument,
-    subscription: Name,
+    subscription: options.SubscriptionArgument,
     yes: options.Yes = False,
     server: options.Server = None,
     data: options.Data = None,

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Look at the tables, and keep them small and quick.")
 
-TopicOrAll = Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="One topic's table; all if none.")]
 Master = Annotated[str | None, typer.Option("--master", help="A Spark master; default: Spark within.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Tell what would be done, and do nothing.")]
 WithOrphans = Annotated[bool, typer.Option("--orphans/--no-orphans", help="Look for stray files as well.")]
@@ -95,7 +94,7 @@ def describe(
 
 @app.command()
 def compact(
-    topic: TopicOrAll = None,
+    topic: options.TopicOrAll = None,
     dry_run: DryRun = False,
     master: Master = None,
     data: options.Data = None,
@@ -122,7 +121,7 @@ def compact(
 
 @app.command()
 def expire(
-    topic: TopicOrAll = None,
+    topic: options.TopicOrAll = None,
     older_than: OlderThan = None,
     keep: Annotated[int | None, typer.Option("--keep", min=1, help="So many snapshots stay, however old.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Allow less than an hour.")] = False,
@@ -155,7 +154,7 @@ def expire(
 
 @app.command()
 def orphans(
-    topic: TopicOrAll = None,
+    topic: options.TopicOrAll = None,
     older_than: OlderThan = None,
     dry_run: DryRun = False,
     master: Master = None,
@@ -184,7 +183,7 @@ def orphans(
 
 @app.command()
 def maintain(
-    topic: TopicOrAll = None,
+    topic: options.TopicOrAll = None,
     orphans: WithOrphans = True,
     dry_run: DryRun = False,
     master: Master = None,

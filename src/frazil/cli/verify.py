@@ -22,7 +22,7 @@ LOOK_SECONDS = 0.2
 
 
 def verify(
-    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="One topic; all of them if none.")] = None,
+    topic: options.TopicOrAll = None,
     progress_json: Annotated[
         bool, typer.Option("--progress-json", help="With --json: before the answer, how far it is, twice a second.")
     ] = False,
