@@ -47,12 +47,14 @@ format: setup ## Put the code in order
 	@$(BIN)/ruff format
 
 .PHONY: bench
-bench: setup parts ## Measure the log beside the limits of this machine's disk, the mover beside Spark's own append, reading beside PyArrow and DuckDB, the broker beside bare gRPC
+bench: setup ## Measure the log beside the limits of this machine's disk, the mover beside Spark's own append, reading beside PyArrow and DuckDB, the broker beside bare gRPC, the client beside Redis and NATS
+	@sh scripts/parts.sh bench
 	@$(BIN)/python bench/log.py
 	@$(BIN)/python bench/lake.py
 	@$(BIN)/python bench/reading.py
 	@$(BIN)/python bench/spark_source.py
 	@$(BIN)/python bench/broker.py
+	@$(BIN)/python bench/client.py
 
 .PHONY: docs
 docs: ## Build the documentation into site/

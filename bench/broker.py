@@ -31,11 +31,12 @@ ROUNDS = 6
 
 
 @contextlib.contextmanager
-def frazil_serve(where: Path) -> Iterator[str]:
+def frazil_serve(where: Path, door: str = "danube") -> Iterator[str]:
+    """The address of one of its doors."""
     ports = ["--port", "0", "--flight-port", "0", "--broker-port", "0"]
     command = [sys.executable, "-m", "frazil", "serve", "--no-pipeline", "--json", "--data", str(where), *ports]
     with _running(command) as line:
-        yield json.loads(line)["danube"]
+        yield json.loads(line)[door]
 
 
 @contextlib.contextmanager

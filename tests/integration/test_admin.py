@@ -14,6 +14,7 @@ from typing import Any
 
 import grpc.aio
 import httpx
+import psutil
 import pytest
 from danube.consumer import SubType
 from danube.dispatch_strategy import DispatchStrategy
@@ -21,7 +22,7 @@ from danube.producer import ProducerOptions
 
 import frazil
 from frazil.cli.main import main
-from parts.danube import Server, connect, producer, serving, subscriber
+from parts.danube import TOPIC, Server, connect, producer, serving, subscriber
 from parts.moving import HandMover
 from parts.processes import pause
 
@@ -124,6 +125,7 @@ def test_a_typed_topic_has_its_columns(http: Http, topic: str) -> None:
     [
         ({}, "topic"),
         ({"topic": 7}, "topic"),
+        ({"topic": "orders"}, "topic"),
         ({"topic": "/a/b", "partitions": 1_000}, "partitions"),
         ({"topic": "/a/b", "partitions": "3"}, "partitions"),
         ({"topic": "/a/b", "retention": {"age_ms": 0}}, "retention.age_ms"),
@@ -134,7 +136,8 @@ def test_a_typed_topic_has_its_columns(http: Http, topic: str) -> None:
     ],
 )
 def test_a_wrong_call_names_the_field(http: Http, body: dict[str, Any], field: str) -> None:
-    assert refused(http.post("/v1/topics", json=body), 400, "invalid_input")["field"] == field
+    code = "invalid_name" if body.get("topic") == "orders" else "invalid_input"
+    assert refused(http.post("/v1/topics", json=body), 400, code)["field"] == field
     refused(http.get("/v1/topics/a/b"), 404, "topic_not_found")
 
 
@@ -462,6 +465,56 @@ def test_without_a_broker_topics_work_and_the_rest_says_how_to_switch_it_on(tmp_
         refused(http.post("/v1/topics", json={"topic": "/a/c", "reliable": False}), 409, "broker_off")
         ok(http.delete("/v1/topics/a/b-part-0"))
         refused(http.get("/v1/topics/a/b-part-0"), 404, "topic_not_found")
+
+
+def test_what_was_answered_outlives_a_kill(tmp_path: Path) -> None:
+    with serving(tmp_path, progress_flush_ms=60_000) as server:
+
+        async def work() -> None:
+            client = await connect(server)
+            sender = await producer(client)
+            for name in ("s", "gone"):
+                async with subscriber(client, topic=TOPIC, subscription=name):
+                    pass
+            for number in range(5):
+                await sender.send(str(number).encode())
+            http = Http(server.http)
+            ok(http.post(f"/v1/topics{TOPIC}/subscriptions/s/reset", json={"to": "offset", "offset": 3}))
+            ok(http.delete(f"/v1/topics{TOPIC}/subscriptions/gone"))
+            http.close()
+
+        run(work())
+        server.kill()
+        server.start()
+
+        async def look() -> None:
+            client = await connect(server)
+            async with subscriber(client) as receiver:
+                assert await receiver.texts(2) == ["3", "4"]
+
+        run(look())
+        with contextlib.closing(Http(server.http)) as http:
+            (left,) = ok(http.get(f"/v1/topics{TOPIC}/subscriptions"))["items"]
+            assert left["subscription"] == "s"
+            refused(http.delete(f"/v1/topics{TOPIC}"), 409, "topic_in_use")
+
+
+def test_a_proof_ends_with_the_server(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, contextlib.closing(Http(server.http)) as http:
+        job = ok(http.post("/v1/verify", json={}), 202)
+        assert server.process is not None
+        children: list[psutil.Process] = []
+        for _ in range(200):
+            children = psutil.Process(server.process.pid).children(recursive=True)
+            if children:
+                break
+            pause(0.05)
+        assert children, ok(http.get(f"/v1/verify/{job['id']}"))
+        assert server.stop() == 0
+        gone, alive = psutil.wait_procs(children, timeout=10)
+        assert gone
+        assert not alive
+        assert "Traceback" not in server.log()
 
 
 def test_the_commands_of_the_page_on_operating_run(tmp_path: Path) -> None:

@@ -368,10 +368,11 @@ class Broker:
         """With everything that is known of it. What is stored goes before the log: a cursor never outlives it."""
         self._check_open()
         async with self._making:
+            subscriptions, producers = await self._records.users(name)
+            if not force and (subscriptions or producers):
+                raise TopicInUse(str(name), subscriptions, producers)
             topic = self._topics.get(name)
             if topic is not None:
-                if not force and (topic.subscriptions or topic.producers):
-                    raise TopicInUse(str(name), len(topic.subscriptions), len(topic.producers))
                 for subscription in topic.subscriptions.values():
                     self._forget_consumers(topic, subscription)
                 for producer in topic.producers.values():

@@ -60,6 +60,12 @@ class Records:
         found = await self._run(lambda: self._meta.list(prefix))
         return {tuple(map(unquote, one.key[len(prefix) :].split("/"))): json.loads(one.value) for one in found}
 
+    async def users(self, topic: TopicName) -> tuple[int, int]:
+        """How many subscriptions and producers it has, also if it can't be opened."""
+        subscriptions = await self._run(lambda: self._meta.list(topic_key(SUBSCRIPTIONS, topic) + "/"))
+        producers = await self._run(lambda: self._meta.list(topic_key(PRODUCERS, topic) + "/"))
+        return len(subscriptions), len(producers)
+
     async def delete_subscription(self, topic: TopicName, subscription: str) -> None:
         await self._run(lambda: self._delete_subscription(topic, subscription))
 

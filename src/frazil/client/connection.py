@@ -66,7 +66,7 @@ class Connection:
                 return attempt()
             except FrazilError as error:
                 waited_ms = (self._clock.monotonic_us() - since_us) // 1_000
-                if not is_passing(error) or waited_ms >= self.give_up_ms or ended():
+                if not is_passing(error) or waited_ms >= self.give_up_ms or self.closed or ended():
                     raise
             attempts += 1
             threading.Event().wait(delay_seconds(attempts))

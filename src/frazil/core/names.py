@@ -23,7 +23,9 @@ class TopicName:
             raise InvalidName(f"a topic name is a string like /default/orders, not {type(text).__name__}")
         parts = text.split("/")
         if len(parts) != 3 or parts[0] != "":
-            raise InvalidName(f"topic name {_shown(text)} must have the form /namespace/topic", name=_shown(text))
+            raise InvalidName(
+                f"topic name {_shown(text)} must have the form /namespace/topic", name=_shown(text), field="topic"
+            )
         for field, part in zip(("namespace", "topic"), parts[1:], strict=True):
             if part in (".", "..") or not _PART.fullmatch(part):
                 raise InvalidName(

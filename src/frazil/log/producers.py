@@ -13,6 +13,9 @@ from typing import Any, NamedTuple
 from frazil.core.errors import InvalidInput
 from frazil.core.sequences import NUMBER_MAX, PRODUCERS_MAX, RECENT_MAX, ProducerState, Sent, check_producer
 
+GENERATION_BITS = 32
+"""A name that was forgotten and is taken again begins a generation: the epoch's upper bits tell the two apart."""
+
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
@@ -71,21 +74,27 @@ class Producers:
             return self._put(name, ProducerState(self.floor, 0))
         return self._put(name, ProducerState(state.epoch + 1, state.next_sequence, state.recent))
 
+    def restore(self, name: str, epoch: int, next_sequence: int) -> None:
+        """One that was forgotten while batches of it were on their way."""
+        self._put(name, ProducerState(max(epoch, self.floor), next_sequence))
+
     def raise_epochs(self, epochs: Mapping[str, int]) -> None:
         """What is recorded of names that were taken. One below the floor was forgotten since, and stays so."""
         for name, epoch in epochs.items():
             state = self._states.get(name)
-            if state is not None:
+            if state is not None and epoch >> GENERATION_BITS <= state.epoch >> GENERATION_BITS:
                 self._states[name] = ProducerState(max(epoch, state.epoch), state.next_sequence, state.recent)
             elif epoch >= self.floor:
                 self._put(name, ProducerState(epoch, 0))
+            else:
+                self._states.pop(name, None)
 
     def _put(self, name: str, state: ProducerState) -> ProducerState:
         self._states.pop(name, None)
         self._states[name] = state
         while len(self._states) > PRODUCERS_MAX:
             gone = self._states.pop(next(iter(self._states)))
-            self.floor = max(self.floor, gone.epoch + 1)
+            self.floor = max(self.floor, (gone.epoch >> GENERATION_BITS) + 1 << GENERATION_BITS)
         return state
 
     # --- in the head of a segment

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from frazil.core.errors import InvalidInput, ProducerFenced, SequenceForgotten, SequenceGap
 from frazil.core.sequences import NUMBER_MAX, ProducerState, Sent
 from frazil.log.group import Part, SentPart
-from frazil.log.producers import Producers, SentRows
+from frazil.log.producers import GENERATION_BITS, Producers, SentRows
 
 
 class Sequencer:
@@ -34,6 +34,10 @@ class Sequencer:
             if state is None and not waiting:
                 raise SequenceForgotten(self._topic, sent.producer, sent.sequence, expected)
             raise ProducerFenced(self._topic, sent.producer, sent.epoch, epoch)
+        if (sent.epoch ^ epoch) >> (GENERATION_BITS - 1):
+            raise InvalidInput(
+                f"epoch {sent.epoch} was never given out; take the name with open_producer", field="epoch"
+            )
         if sent.sequence > expected:
             raise SequenceGap(self._topic, sent.producer, sent.sequence, expected)
         if sent.sequence == expected:
@@ -81,7 +85,9 @@ class Sequencer:
     def open(self, name: str) -> ProducerState:
         """A client takes the name. What an older one has on its way is stored yet, and told by `waiting`."""
         waiting = self.waiting.get(name)
-        if waiting:
+        if waiting and self.producers.get(name) is None:
+            self.producers.restore(name, waiting[-1].sent.epoch, waiting[0].sent.sequence)
+        elif waiting:
             self.producers.raise_epochs({name: waiting[-1].sent.epoch})
         return self.producers.open(name)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -357,7 +358,7 @@ class TopicLog:
             self._recorder.record_epochs(epochs)
         for part in waiting:
             part.wait()
-        return self.producer_state(name) or opened
+        return replace(self.producer_state(name) or opened, epoch=opened.epoch)  # the name may be another's by now
 
     def _producers_text(self) -> bytes:
         with self._guard:

@@ -84,15 +84,25 @@ class Calls:
 
 
 async def answered(context: Context, work: Awaitable[None]) -> None:
-    """Errors as Flight's own, with the message and our fields as JSON; of others a client is told nothing."""
+    """One call, with its id. A client that has gone is not written to, and not written about."""
     asked = begin(context.invocation_metadata())
-    if asked.is_given:
-        await context.send_initial_metadata(((HEADER, asked.id),))
+    try:
+        if asked.is_given:
+            await context.send_initial_metadata(((HEADER, asked.id),))
+        await _told(context, work)
+    except grpc.aio.AbortError:
+        raise
+    except grpc.aio.BaseError:
+        raise asyncio.CancelledError from None
+
+
+async def _told(context: Context, work: Awaitable[None]) -> None:
+    """Errors as Flight's own, with the message and our fields as JSON; of others a client is told nothing."""
     try:
         await work
     except FrazilError as error:
         await _refuse(context, error)
-    except (grpc.aio.AbortError, grpc.aio.BaseError):
+    except grpc.aio.BaseError:
         raise
     except Exception:  # noqa: BLE001 - whatever it was is for our log, not for a client
         _log.exception("a Flight call failed")

@@ -43,8 +43,8 @@ class MissedObjectives:
     def _reason(self, one: TopicFreshness) -> dict[str, Any]:
         assert one.objective_ms is not None
         message = (
-            f"{one.topic}: {one.lag_rows} rows are not in its table, the oldest for {one.age_ms / 1_000:.1f} s, and the"
-            f" objective is {one.objective_ms / 1_000:g} s; {self._why(one.topic)}; see frazil pipeline status"
+            f"{one.topic}: rows that are not in its table: {one.lag_rows}, the oldest for {one.age_ms / 1_000:.1f} s;"
+            f" the objective is {one.objective_ms / 1_000:g} s; {self._why(one.topic)}; see frazil pipeline status"
         )
         fields = {"lag_rows": one.lag_rows, "freshness_ms": one.age_ms, "objective_ms": one.objective_ms}
         return {"topic": one.topic, "error": "freshness_objective_missed", "message": message, **fields}

@@ -27,7 +27,7 @@ from frazil import (
     Topic,
 )
 from frazil.core.disk import Disk
-from frazil.core.sequences import RECENT_MAX
+from frazil.core.sequences import PRODUCERS_MAX, RECENT_MAX
 from frazil.log.group import Part
 from frazil.log.storage import open_storage
 from frazil.testing import FakeClock, FaultyDisk
@@ -147,6 +147,13 @@ def test_a_greater_epoch_takes_the_name_with_its_first_batch(topic: Topic) -> No
     with pytest.raises(ProducerFenced):
         send(topic, 4, epoch=8)
     assert topic.open_producer("p").epoch == 10
+
+
+def test_an_epoch_that_nobody_was_given_is_refused(topic: Topic) -> None:
+    for epoch in (2**31, 2**32, 2**63 - 1):
+        with pytest.raises(InvalidInput) as refused:
+            send(topic, 0, epoch=epoch)
+        assert refused.value.field == "epoch"
 
 
 def test_what_no_producer_can_be_is_refused_with_its_field() -> None:
@@ -322,6 +329,41 @@ def test_taking_a_name_waits_for_what_the_last_client_has_on_its_way(topic: Topi
     topic.log.commit_in_pool()
     taking.join(30)
     assert states == [ProducerState(1, 2, ((0, 0, 2),))]
+
+
+def test_two_that_take_a_name_at_once_get_an_epoch_each(topic: Topic) -> None:
+    answers = Answers(topic)
+    states: list[ProducerState] = []
+    topic.log._committing = True
+    answers.begin(1, 0)
+    threads = [threading.Thread(target=lambda: states.append(topic.open_producer("p"))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while (state := topic.producer_state("p")) is None or state.epoch < 4:
+        assert all(thread.is_alive() for thread in threads)
+    topic.log.commit_in_pool()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(state.epoch for state in states) == [1, 2, 3, 4]
+    assert {state.next_sequence for state in states} == {2}
+
+
+def test_a_producer_forgotten_while_it_sends_goes_on_where_it_was(topic: Topic) -> None:
+    send(topic, 0)
+    answers = Answers(topic)
+    topic.log._committing = True
+    answers.begin(1, 2)
+    for number in range(PRODUCERS_MAX):
+        topic.log._sequencer.producers.open(f"other {number}")
+    assert topic.producer_state("p") is None
+    taken: list[ProducerState] = []
+    taking = threading.Thread(target=lambda: taken.append(topic.open_producer("p")))
+    taking.start()
+    while topic.producer_state("p") is None:
+        assert taking.is_alive()
+    topic.log.commit_in_pool()
+    taking.join(30)
+    assert taken == [ProducerState(2**32 + 1, 4, ((2, 2, 2),))]
 
 
 def test_many_copies_at_once_are_one_batch(topic: Topic) -> None:

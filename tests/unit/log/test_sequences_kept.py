@@ -215,13 +215,25 @@ def test_the_producer_that_wrote_longest_ago_is_forgotten_and_never_taken_for_ne
         assert [log.send(0, producer="first"), log.send(2, producer="first")] == [0, 4]
         log.clock.step_wall(AN_HOUR_US)
         log.topic.log._seal()  # the next segment's head tells all of it
-        log.send(0, producer=f"yet one {log.topic.stats().end}", epoch=1)
+        log.send(0, producer=f"yet one {log.topic.stats().end}", epoch=2**32)
         log.restart()
-    assert log.topic.open_producer("second") == ProducerState(1, 0)
+    assert log.topic.open_producer("second") == ProducerState(2**32, 0)
     with pytest.raises(ProducerFenced):
         log.send(0, producer="second")
     with pytest.raises(SequenceGap):
-        log.send(2, producer="second", epoch=1)
+        log.send(2, producer="second", epoch=2**32)
+
+
+def test_a_name_that_was_forgotten_and_taken_again_is_not_mixed_up_with_the_old_one_after_a_crash() -> None:
+    log = Logs(FaultyDisk())
+    log.send(0, producer="old")
+    for number in range(PRODUCERS_MAX):  # not a row is written meanwhile: only the record of epochs tells of it
+        log.topic.log._sequencer.producers.open(f"other {number}")
+    state = log.topic.open_producer("old")
+    assert state == ProducerState(2**32, 0)
+    log.crash()
+    assert log.state("old") == state
+    assert log.send(0, producer="old", epoch=state.epoch) == 2, "new rows were taken for the old ones"
 
 
 def test_the_largest_table_fits_in_a_head_and_is_read_back() -> None:

@@ -31,6 +31,19 @@ def test_a_reader_crosses_from_table_to_log(topic: frazil.Topic) -> None:
     assert read(topic) == list(range(5_000))
 
 
+def test_each_batch_counts_for_the_tier_that_it_came_from(topic: frazil.Topic) -> None:
+    metrics = topic.log.context.metrics
+    before = metrics.reads_cached + metrics.reads_from_files
+    first = topic.stats().first_offset
+    read(topic, 0, end=first)
+    from_table = metrics.reads_from_tables
+    assert from_table > 0
+    assert metrics.reads_cached + metrics.reads_from_files == before
+    read(topic, first)
+    assert metrics.reads_from_tables == from_table
+    assert metrics.reads_cached + metrics.reads_from_files > before
+
+
 @pytest.mark.parametrize("start", [0, 1, 1_999, 3_333, 3_499, 4_000, 4_999, 5_000])
 def test_from_any_offset(topic: frazil.Topic, start: int) -> None:
     assert read(topic, start) == list(range(start, 5_000))

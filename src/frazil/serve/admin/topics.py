@@ -38,7 +38,7 @@ from frazil.serve.admin.models import (
 )
 from frazil.serve.admin.openapi import errors
 from frazil.serve.admin.paging import LIMIT_DEFAULT, AfterTopic, Limit, page
-from frazil.serve.admin.parts import AdminParts
+from frazil.serve.admin.parts import AdminParts, BrokerParts
 from frazil.serve.admin.paths import TopicPath
 
 Known = dict[TopicName, BrokerTopic]
@@ -113,17 +113,14 @@ def topics_router(parts: AdminParts) -> APIRouter:
     ) -> dict[str, Any]:
         """Delete a topic and all rows of its log, for good. Its table stays."""
         found = await asyncio.to_thread(_summary, storage, _known(parts), name)
-        if found is None:
-            raise await asyncio.to_thread(_not_there, storage, name)
-        if parts.open_broker is None:
-            await asyncio.to_thread(storage.delete_topic, str(name))
-        else:
-            opened = parts.broker_parts()
-            await opened.broker.delete_topic(name, force=force)
-            base = name.partition_of()[0]
-            if not any(base == one.partition_of()[0] for one in opened.broker.topics):
-                await asyncio.to_thread(opened.topics.forget, str(base))
-        return {"topic": str(name), "deleted": True, "messages": found["messages"]}
+        try:
+            if parts.open_broker is None:
+                await asyncio.to_thread(storage.delete_topic, str(name))
+            else:
+                await _delete_with_all(parts.broker_parts(), name, force)
+        except TopicNotFound:
+            raise await asyncio.to_thread(_not_there, storage, name) from None
+        return {"topic": str(name), "deleted": True, "messages": None if found is None else found["messages"]}
 
     @router.get(
         "/{namespace}/{topic}/partitions",
@@ -167,6 +164,13 @@ def _add_retention(router: APIRouter, storage: Storage) -> None:
         """Back to the retention of the settings."""
         storage.set_retention(str(name), None)
         return _retention(storage, name)
+
+
+async def _delete_with_all(opened: BrokerParts, name: TopicName, force: bool) -> None:
+    await opened.broker.delete_topic(name, force=force)
+    base = name.partition_of()[0]
+    if not any(base == one.partition_of()[0] for one in opened.broker.topics):
+        await asyncio.to_thread(opened.topics.forget, str(base))
 
 
 def _known(parts: AdminParts) -> Known | None:

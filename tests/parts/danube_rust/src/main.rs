@@ -3,13 +3,16 @@
 //!
 //!     send URL TOPIC PRODUCER PARTITIONS COUNT [KEY...]     messages "0", "1", …, with the keys in turn
 //!     receive URL TOPIC SUBSCRIPTION KIND CONSUMER [NACK]   until stdin ends; with NACK, each one refused at first
+//!     measure URL TOPIC SENDERS EACH BYTES                  the median of an answer in µs, and messages a second
 //!     schema URL SUBJECT TOPIC DEFINITION PAYLOAD...        register, bind a producer to it, send
 
-use danube_client::{DanubeClient, Producer, SchemaType, SubType};
+use danube_client::{Consumer, DanubeClient, Producer, SchemaType, SubType};
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use danube_core::message::StreamMessage;
 use tokio::io::AsyncReadExt;
+use tokio::sync::mpsc::Receiver;
 
 const TRIES_MAX: usize = 300;
 const PAUSE: Duration = Duration::from_millis(50);
@@ -23,6 +26,7 @@ async fn main() -> Outcome {
     match rest[0] {
         "send" => send(&rest[1..]).await,
         "receive" => receive(&rest[1..]).await,
+        "measure" => measure(&rest[1..]).await,
         "schema" => schema(&rest[1..]).await,
         other => Err(format!("no such call: {other}").into()),
     }
@@ -75,8 +79,51 @@ async fn receive(given: &[&str]) -> Outcome {
         other => return Err(format!("no such kind: {other}").into()),
     };
     let refuses = given.len() > 5;
-    let client = client(given[0]).await?;
-    let mut consumer = client
+    let mut refused = HashSet::new();
+    let mut stdin = tokio::io::stdin();
+    let mut nothing = [0u8; 1];
+    let mut tries = 0;
+    loop {
+        let subscribed = subscribe(given, kind.clone()).await;
+        let (mut consumer, mut messages) = match subscribed {
+            Ok(found) => found,
+            Err(error) if tries == TRIES_MAX => return Err(error),
+            Err(_) => {
+                tries += 1;
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+        };
+        println!("subscribed");
+        loop {
+            let message = tokio::select! {
+                found = messages.recv() => found,
+                _ = stdin.read(&mut nothing) => {
+                    consumer.close().await;
+                    return Ok(());
+                }
+            };
+            // the client gives up when a connection breaks at the wrong moment: whoever uses it subscribes again
+            let Some(message) = message else { break };
+            let place = (message.msg_id.topic_name.clone(), message.msg_id.topic_offset);
+            if refuses && refused.insert(place.clone()) {
+                consumer.nack(&message, Some(10), Some("not yet".to_string())).await?;
+                println!("refused {}", place.1);
+                continue;
+            }
+            let key = message.routing_key.clone().unwrap_or_default();
+            let number = message.attributes.get("number").cloned().unwrap_or_default();
+            println!("{} {} {} {} {}", place.0, place.1, key, number, String::from_utf8(message.payload.to_vec())?);
+            if let Err(error) = consumer.ack(&message).await {
+                eprintln!("not acknowledged: {error}"); // the client does not try again: the message will come again
+            }
+        }
+    }
+}
+
+async fn subscribe(given: &[&str], kind: SubType) -> Result<(Consumer, Receiver<StreamMessage>), Box<dyn Error>> {
+    let mut consumer = client(given[0])
+        .await?
         .new_consumer()
         .with_topic(given[1])
         .with_subscription(given[2])
@@ -84,28 +131,43 @@ async fn receive(given: &[&str]) -> Outcome {
         .with_consumer_name(given[4])
         .build()?;
     consumer.subscribe().await?;
-    let mut messages = consumer.receive().await?;
-    println!("subscribed");
-    let mut refused = HashSet::new();
-    let mut stdin = tokio::io::stdin();
-    let mut nothing = [0u8; 1];
-    loop {
-        let message = tokio::select! {
-            found = messages.recv() => found.ok_or("the stream has ended")?,
-            _ = stdin.read(&mut nothing) => break,
-        };
-        let place = (message.msg_id.topic_name.clone(), message.msg_id.topic_offset);
-        if refuses && refused.insert(place.clone()) {
-            consumer.nack(&message, Some(10), Some("not yet".to_string())).await?;
-            println!("refused {}", place.1);
-            continue;
-        }
-        let key = message.routing_key.clone().unwrap_or_default();
-        let number = message.attributes.get("number").cloned().unwrap_or_default();
-        println!("{} {} {} {} {}", place.0, place.1, key, number, String::from_utf8(message.payload.to_vec())?);
-        consumer.ack(&message).await?;
+    let messages = consumer.receive().await?;
+    Ok((consumer, messages))
+}
+
+/// Each sender has a producer of its own and waits for each answer.
+async fn measure(given: &[&str]) -> Outcome {
+    let (senders, each, bytes): (usize, usize, usize) = (given[2].parse()?, given[3].parse()?, given[4].parse()?);
+    let client = client(given[0]).await?;
+    let mut producers = Vec::new();
+    for number in 0..senders {
+        let name = format!("measured-{number}");
+        let mut producer = client.new_producer().with_topic(given[1]).with_name(name).with_reliable_dispatch().build()?;
+        producer.create().await?;
+        producers.push(producer);
     }
-    consumer.close().await;
+    let started = Instant::now();
+    let tasks: Vec<_> = producers
+        .into_iter()
+        .map(|producer| {
+            tokio::spawn(async move {
+                let mut taken = Vec::new();
+                for _ in 0..each {
+                    let begun = Instant::now();
+                    producer.send(vec![7; bytes], None).await?;
+                    taken.push(begun.elapsed().as_micros());
+                }
+                danube_client::errors::Result::Ok(taken)
+            })
+        })
+        .collect();
+    let mut taken = Vec::new();
+    for task in tasks {
+        taken.extend(task.await??);
+    }
+    let rate = taken.len() as f64 / started.elapsed().as_secs_f64();
+    taken.sort();
+    println!("{} {}", taken[taken.len() / 2], rate as u64);
     Ok(())
 }
 

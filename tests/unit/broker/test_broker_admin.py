@@ -172,6 +172,26 @@ async def test_what_only_the_table_has_can_be_gone_back_to(tmp_path: Path) -> No
 
 
 @run
+async def test_however_often_it_is_set_elsewhere_while_it_reads_nothing_is_passed_over(tmp_path: Path) -> None:
+    """Without a cache every read is in a thread, so that most resets come in the midst of one."""
+    where = make_settings({"data": tmp_path / "data", "wal": {"cache_capacity": 0}})
+    count = 400
+    async with world(tmp_path, where=where) as here:
+        client = await here.consumer("c")
+        await here.send(*map(str, range(count)))
+        for turn in range(60):
+            await here.admin.reset(NAME, "s", (turn * 37) % count)
+            for _ in range(turn % 7):
+                await asyncio.sleep(0)
+        await here.admin.reset(NAME, "s", 100)
+        epoch = here.subscription.cursor.epoch
+        for offset in range(100, count):
+            assert await client.take() == [(offset, str(offset))]
+            client.ack(offset, epoch=epoch)
+        assert here.subscription.lag == 0
+
+
+@run
 async def test_a_deleted_subscription_ends_its_streams_and_leaves_nothing(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         client = await ten(here)
@@ -222,9 +242,12 @@ async def test_what_another_deleted_half_is_deleted_by_the_next_call(tmp_path: P
         storage.delete_topic(TOPIC)  # by someone who knows nothing of subscriptions
     async with world(tmp_path) as here:
         assert here.meta.list(SUBSCRIPTIONS)
-        with pytest.raises(TopicNotFound):
+        with pytest.raises(TopicInUse):
             await here.broker.delete_topic(NAME, force=False)
+        with pytest.raises(TopicNotFound):
+            await here.broker.delete_topic(NAME, force=True)
         assert not here.meta.list("/broker/")
+        assert not here.meta.list(PROGRESS)
 
 
 @run

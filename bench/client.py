@@ -1,0 +1,134 @@
+"""Frazil's own client beside this machine's disk, and beside Redis Streams and NATS JetStream: `make bench`.
+
+Every answer comes after an fdatasync, of the peers too. Loads are bounded in time. Nothing here is a test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import threading
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import uvloop
+
+import frazil
+import frazil.aio
+from broker import frazil_serve
+from measure import BareFile, Figure, folder, percentile, report, us
+from peers import CONNECTIONS, nats_rate, nats_server, rate, redis_rate, redis_server
+
+MESSAGE = os.urandom(1024)
+BATCH = 512
+THREADS = 4
+SECONDS = 4.0
+OFFERED = 150_000
+
+
+def one_at_a_time(remote: frazil.RemoteStorage, where: Path) -> list[Figure]:
+    """In turns with the bare disk, so that a noisy neighbour meets both."""
+    topic, bare = remote.topic("/bench/one"), BareFile(where / "bare", 2**24)
+    for _ in range(200):
+        topic.publish(MESSAGE)
+    mine, limit = [], []
+    for _ in range(10):
+        for _ in range(100):
+            started = time.perf_counter()
+            topic.publish(MESSAGE)
+            mine.append(time.perf_counter() - started)
+        limit += [bare.write(MESSAGE) for _ in range(100)]
+    bare.close()
+    half, disk = percentile(mine, 0.5), percentile(limit, 0.5)
+    p99 = us(percentile(mine, 0.99))
+    return [
+        Figure(f"one message at a time, 1 KiB, p50 (p99 {p99})", us(half), "600 µs", half / 6e-4, "≤ 1", half <= 6e-4),
+        Figure("one message at a time, p50, beside a bare fdatasync", us(half), us(disk), half / disk, "-", True),
+    ]
+
+
+def batch() -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([MESSAGE] * BATCH, pa.binary())], names=["_payload"])
+
+
+def published(topic: frazil.RemoteTopic, threads: int, per_second: int | None) -> tuple[float, list[float]]:
+    """Messages a second from so many threads, as fast as they can or paced; and how long each batch took."""
+    rows, taken = batch(), []
+    started = time.perf_counter()
+    pause = threading.Event()
+
+    def run() -> None:
+        number = 0
+        while (now := time.perf_counter() - started) < SECONDS:
+            if per_second is not None and (due := number * BATCH * threads / per_second) > now:
+                pause.wait(due - now)
+            begun = time.perf_counter()
+            topic.publish_many(rows)
+            taken.append(time.perf_counter() - begun)
+            number += 1
+
+    running = [threading.Thread(target=run) for _ in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    return len(taken) * BATCH / (time.perf_counter() - started), taken
+
+
+def batches(remote: frazil.RemoteStorage) -> list[Figure]:
+    topic = remote.topic("/bench/many")
+    published(topic, THREADS, None)
+    most, _ = published(topic, THREADS, None)
+    paced, taken = published(topic, 2 * THREADS, OFFERED)
+    p99 = percentile(taken, 0.99)
+    name = f"batches of {BATCH} x 1 KiB from {THREADS} threads of one process"
+    at = f"p99 of an answer at {paced:,.0f}/s offered in the same batches"
+    return [
+        Figure(name, f"{most:,.0f}/s", f"{OFFERED:,}/s", most / OFFERED, "≥ 1", most >= OFFERED),
+        Figure(at, us(p99), "20,000 µs", p99 / 0.02, "≤ 1", p99 <= 0.02 and paced > 0.95 * OFFERED),
+    ]
+
+
+def reading(remote: frazil.RemoteStorage) -> list[Figure]:
+    topic = remote.topic("/bench/many")
+    rates = []
+    for _ in range(3):
+        started, rows = time.perf_counter(), 0
+        for found in topic.read_batches():
+            rows += found.num_rows
+            if rows >= 1_000_000:
+                break
+        rates.append(rows / (time.perf_counter() - started))
+    half = percentile(rates, 0.5)
+    return [Figure("reading, 1 KiB", f"{half:,.0f}/s", "300,000/s", half / 300_000, "≥ 1", half >= 300_000)]
+
+
+async def beside_peers(flight: str, where: Path) -> list[Figure]:
+    found: dict[str, list[float]] = {"frazil": [], "Redis Streams": [], "NATS JetStream": []}
+    with redis_server(where / "redis") as redis, nats_server(where / "nats") as nats:
+        async with await frazil.aio.connect(flight) as remote:
+            topic = await remote.topic("/bench/peers")
+            for _ in range(2):
+                found["frazil"].append(await rate([topic.publish] * CONNECTIONS, MESSAGE, SECONDS))
+                found["Redis Streams"].append(await redis_rate(redis, MESSAGE, SECONDS))
+                found["NATS JetStream"].append(await nats_rate(nats, MESSAGE, SECONDS))
+    mine = max(found.pop("frazil"))
+    return [
+        Figure(f"{CONNECTIONS} callers, single messages, beside {name} with {CONNECTIONS} connections",
+               f"{mine:,.0f}/s", f"{max(rates):,.0f}/s", mine / max(rates), "≥ 1", mine >= max(rates))
+        for name, rates in found.items()
+    ]  # fmt: skip
+
+
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    with folder() as where, frazil_serve(where.absolute() / "data", "flight") as flight:
+        with frazil.connect(flight) as remote:
+            figures = [*one_at_a_time(remote, where), *batches(remote), *reading(remote)]
+        figures += uvloop.run(beside_peers(flight, where.absolute()))
+        report("The client", figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Why a server is not ready: the reason names the topic, its age, its objective, and what to look at."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from frazil.core.settings import make_settings
+from frazil.log.storage import open_storage
+from frazil.pipeline.lease import this_host
+from frazil.pipeline.status_file import write_status
+from frazil.serve.opening import Opening
+from frazil.serve.readiness import MissedObjectives, Readiness
+from frazil.testing import FakeClock
+from frazil.topics.floor import ToldStatus
+from frazil.topics.freshness import Freshness
+
+TOPIC = "/shop/orders"
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        (None, "no mover has ever run here"),
+        ({"state": "running"}, "the mover is running"),
+        ({"state": "stopped"}, "the mover is stopped"),
+        ({"state": "running", "error": "no catalog"}, "the mover's last error is: no catalog"),
+        (
+            {"state": "running", "topics": {TOPIC: {"log_id": "", "error": "no store"}}},
+            "the mover's last error is: no store",
+        ),
+    ],
+)
+def test_the_reason_says_what_is_known_of_the_mover(tmp_path: Path, told: dict[str, Any] | None, why: str) -> None:
+    settings = make_settings({"data": tmp_path, "topics": {"/shop/*": {"freshness_objective_ms": 60_000}}})
+    clock = FakeClock()
+    with open_storage(settings, clock=clock) as storage:
+        storage.topic(TOPIC).publish("x")
+        opening = Opening(storage)
+        opening.start()
+        opening.wait()
+        status = ToldStatus(settings)
+        missed = MissedObjectives(Freshness(storage, status, clock, always=True), status, clock)
+        readiness = Readiness(opening, missed)
+        clock.advance(60_000_000)
+        assert readiness.ready
+        clock.advance(15_000_000)
+        if told is not None:
+            write_status(settings, clock, this_host(), os.getpid(), told)
+        (reason,) = readiness.problems()
+        assert not readiness.ready
+    assert (reason["topic"], reason["freshness_ms"], reason["objective_ms"]) == (TOPIC, 75_000, 60_000)
+    assert reason["message"] == (
+        f"{TOPIC}: rows that are not in its table: 1, the oldest for 75.0 s; the objective is 60 s; {why};"
+        " see frazil pipeline status"
+    )
