@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -261,6 +262,20 @@ def test_schemas_are_registered_checked_shown_and_given_to_a_topic(cli: Cli, ser
     assert cli.json("schemas", "delete", "shop/order", "2", "--yes", *where)["deleted"] is True
     cli("schemas", "show", "shop/order", "--version", "2", *where, code=3)
     cli("schemas", "show", "nothing", *where, code=3)
+
+
+def test_the_commands_of_the_page_on_operating_run(cli: Cli, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operate.md").read_text(encoding="utf-8")
+    commands = page[page.index("frazil topics create /shop/orders\n") :].partition("```")[0].splitlines()
+    assert len(commands) > 5
+    monkeypatch.setenv("FRAZIL_SERVER", server.http)
+    for command in commands:
+        program, *words = shlex.split(command.replace(MOVED, "/page/orders"))
+        assert program == "frazil"
+        if words[:2] == ["subscriptions", "list"]:
+            with frazil.connect(server.flight) as storage:
+                storage.topic("/page/orders").subscribe("cooks").close()
+        cli(*words)
 
 
 def waited(look: Callable[[], Any]) -> Any:
