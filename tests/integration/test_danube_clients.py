@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import random
+import struct
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Iterator
@@ -266,6 +268,73 @@ def test_bad_input_gets_a_clean_status(server: Server) -> None:
                 assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
     run(work())
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+def frame(kind: int, flags: int, stream: int, body: bytes, length: int | None = None) -> bytes:
+    """A frame of HTTP/2, whose length may lie."""
+    return (
+        struct.pack(">I", len(body) if length is None else length)[1:] + struct.pack(">BBI", kind, flags, stream) + body
+    )
+
+
+def hostile_bytes() -> list[bytes]:
+    chance = random.Random(7)
+    opened = PREFACE + frame(4, 0, 0, b"")
+    return [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        *(chance.randbytes(2_000) for _ in range(20)),
+        *(opened + chance.randbytes(2_000) for _ in range(20)),
+        opened + frame(1, 4, 1, chance.randbytes(500)),  # headers that no table can unpack
+        opened + frame(0, 1, 1, bytes(100)),  # data of a stream that was never opened
+        opened + frame(9, 4, 1, bytes(100)) + frame(3, 0, 0, b""),
+        opened + frame(0, 0, 1, b"", length=2**24 - 1),
+        opened + frame(8, 0, 0, b"\xff\xff\xff\xff") * 100,
+        opened + b"".join(frame(6, 0, 0, bytes(8)) for _ in range(1_000)),
+    ]
+
+
+def test_garbage_ends_its_own_connection_alone(server: Server, topic: str) -> None:
+    """What is no HTTP/2, and what only begins like it; then fields and headers that nobody should send."""
+
+    async def work() -> None:
+        sender = await producer(await connect(server), topic)
+        for garbage in hostile_bytes():
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(garbage)
+            writer.write_eof()
+            with contextlib.suppress(ConnectionError):
+                await asyncio.wait_for(reader.read(), 30)
+            writer.close()
+        await sender.send(b"still there")
+        async with grpc.aio.insecure_channel(server.url.removeprefix("http://")) as channel:
+            make = channel.unary_unary("/danube.ProducerService/CreateProducer")
+            for raw in (b"\x1a\x02\xff\xfe", b"\x12\x03a\xc3\x28" + b"\x1a\x04/a/b"):
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await make(raw)
+                assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT, "no UTF-8"
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await make(b"", metadata=[("x-huge", "x" * 200_000)])
+            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            known = await stubs.ProducerServiceStub(channel).CreateProducer(
+                pb.ProducerRequest(topic_name=topic, producer_name="p", dispatch_strategy=pb.Reliable)
+            )
+            send = stubs.ProducerServiceStub(channel).SendMessage
+            many = {f"name-{number:06}": "v" * 100 for number in range(95_000)}
+            message = pb.StreamMessage(msg_id=pb.MsgID(producer_id=known.producer_id), payload=b"x", attributes=many)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await send(message)
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert str(10 * 1024 * 1024) in (refused.value.details() or "")
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await channel.unary_unary("/danube.ProducerService/Nothing")(b"")
+            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        await sender.send(b"and still")
+
+    run(work())
+    assert "Traceback" not in server.log()
 
 
 def test_a_message_beyond_the_limit_is_refused_with_the_limit(server: Server, topic: str) -> None:

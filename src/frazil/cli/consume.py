@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 from collections.abc import Iterable, Iterator
-from datetime import datetime, timedelta, timezone
 from typing import Annotated
 
 import pyarrow as pa
@@ -14,6 +12,10 @@ import typer
 
 from frazil.cli import formats, options
 from frazil.cli.output import json_line
+from frazil.cli.positions import parse_start
+from frazil.cli.server import named_server
+from frazil.client.storage import connect
+from frazil.client.topic import RemoteTopic
 from frazil.core.errors import InvalidInput, LakeUnavailable
 from frazil.core.rows import to_messages
 from frazil.core.settings import resolve_settings
@@ -25,10 +27,9 @@ from frazil.topics.opening import open_topics
 from frazil.topics.read_only import ReadOnlyBatches, ReadOnlyTopic, open_read_only
 from frazil.topics.served import ServedTopic
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _WRITE_BYTES = 256 * 1024
 
-Readable = Topic | ReadOnlyTopic | ServedTopic
+Readable = Topic | ReadOnlyTopic | ServedTopic | RemoteTopic
 
 
 def consume(
@@ -51,20 +52,28 @@ def consume(
     tables: Annotated[
         bool, typer.Option("--tables", help="Read the table alone, through the catalog; needs neither log nor owner.")
     ] = False,
+    server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
     """Print the messages of a topic, from its start unless told otherwise. A typed topic prints rows as JSON."""
-    settings = resolve_settings(data, config) if tables else options.settings_on_disk(data, config)
     if format_ is not None and as_json:
         raise InvalidInput("give -f or --json, not both")
+    if tables and server is not None:
+        raise InvalidInput("--tables asks the catalog, and --server a server: give one of them")
     position = parse_start(start)
     pieces = None if as_json else formats.parse_format(formats.DEFAULT_FORMAT if format_ is None else format_)
     if tables:
-        with open_read_only(settings) as node:
+        with open_read_only(resolve_settings(data, config)) as node:
             _print_all(node.topic(topic), position, count, follow, pieces)
         return
+    named = named_server(server, data)
+    if named is not None:
+        with connect(named.flight()) as remote:
+            _print_all(remote.topic(topic, create=False), position, count, follow, pieces)
+        return
+    settings = options.settings_on_disk(data, config)
     options.check_exists(settings, topic)
     served = served_by(settings)
     if served is not None:
@@ -73,28 +82,6 @@ def consume(
         return
     with open_topics(settings) as storage:
         _print_all(storage.topic(topic, create=False), position, count, follow, pieces)
-
-
-def parse_start(text: str) -> Start:
-    if text == "start":
-        return "earliest"
-    if text == "end":
-        return "latest"
-    if re.fullmatch(r"\d{1,19}", text, re.ASCII):
-        return int(text)
-    if text.startswith("@"):
-        return _parse_time(text[1:])
-    raise InvalidInput(f"-o: {text!r} is not start, end, an offset or @TIME")
-
-
-def _parse_time(text: str) -> datetime:
-    try:
-        if re.fullmatch(r"\d{1,19}", text, re.ASCII):
-            return _EPOCH + timedelta(milliseconds=int(text))
-        time = datetime.fromisoformat(text)
-    except (ValueError, OverflowError):
-        raise InvalidInput(f"-o: @{text} is neither ISO 8601, as @2026-05-01T12:00:00Z, nor ms since 1970") from None
-    return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
 
 
 def _print_all(

@@ -18,9 +18,10 @@ import pyarrow as pa
 import typer
 
 from frazil.cli import options, output
+from frazil.cli.server import Server, find_server
 from frazil.core.clock import SystemClock
 from frazil.core.disk import LocalDisk
-from frazil.core.errors import InvalidSettings
+from frazil.core.errors import FrazilError, InvalidSettings
 from frazil.core.metadata_settings import MetadataType
 from frazil.core.settings import MIB, Settings
 from frazil.log.catalog import walk_topics
@@ -44,10 +45,15 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-def doctor(data: options.Data = None, config: options.Config = None, as_json: options.Json = False) -> None:
-    """Look at the machine and the data folder: ok, warn or fail, with what to do. Changes nothing."""
+def doctor(
+    server: options.Server = None,
+    data: options.Data = None,
+    config: options.Config = None,
+    as_json: options.Json = False,
+) -> None:
+    """Look at the machine, the data folder and the server: ok, warn or fail, with what to do. Changes nothing."""
     settings = options.settings_on_disk(data, config)
-    findings = [look(settings) for look in LOOKS]
+    findings = [*(look(settings) for look in LOOKS), _server(find_server(server, data, config))]
     if as_json:
         output.print_json([finding._asdict() for finding in findings])
     else:
@@ -147,6 +153,22 @@ def _folder(settings: Settings) -> Finding:
 def _owner(settings: Settings) -> Finding:
     pid = owner_of(settings)
     return Finding("owner", "ok", "no process owns it" if pid is None else f"process {pid} owns it")
+
+
+def _server(server: Server | None) -> Finding:
+    """Health as the server itself tells it."""
+    if server is None:
+        return Finding("server", "ok", "none runs on this folder")
+    try:
+        told = server.ready()
+    except FrazilError as error:
+        return Finding("server", "fail", error.message)
+    text = f"{server.address} is {told.get('status')}, {told.get('opened')} of {told.get('topics')} topics opened"
+    if told.get("status") == "ready":
+        return Finding("server", "ok", text)
+    reasons = told.get("reasons") or []
+    first = f": {reasons[0].get('message')}" if reasons else ""
+    return Finding("server", "warn", text + first, "see its log" if reasons else "wait until all topics are open")
 
 
 def _space(settings: Settings) -> Finding:

@@ -1,7 +1,7 @@
 """The command line: verbs in groups, one line for every error, and an exit code that scripts can use.
 
 0 done · 1 failed · 2 the call was wrong · 3 not found · 4 try later · 5 corrupt or failed log · 6 folder in use ·
-130 interrupted
+7 no server · 130 interrupted
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import typer.main
 
 import frazil
 from frazil.cli import (
+    clients,
     consume,
+    dead_letters,
     doctor,
     generate,
     log,
@@ -25,9 +27,12 @@ from frazil.cli import (
     output,
     pipeline,
     produce,
+    schemas,
     serve,
     sql,
+    subscriptions,
     table,
+    top,
     topics,
     verify,
 )
@@ -39,6 +44,8 @@ from frazil.core.errors import (
     JobNotFound,
     LogFailed,
     SchemaNotFound,
+    ServerNeeded,
+    ServerUnreachable,
     SubscriptionNotFound,
     TableNotFound,
     TopicNotFound,
@@ -54,11 +61,17 @@ app = typer.Typer(
 app.add_typer(topics.app, name="topics")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
+app.add_typer(subscriptions.app, name="subscriptions")
+app.add_typer(clients.producers_app, name="producers")
+app.add_typer(clients.consumers_app, name="consumers")
+app.add_typer(dead_letters.app, name="dead-letters")
+app.add_typer(schemas.app, name="schemas")
 app.add_typer(log.app, name="log")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(table.app, name="table")
 app.command("sql")(sql.sql)
 app.command("verify")(verify.verify)
+app.command("top")(top.top)
 app.command("doctor")(doctor.doctor)
 app.command("serve")(serve.serve)
 app.add_typer(generate.app, name="generate")
@@ -74,6 +87,8 @@ _EXIT_CODES: tuple[tuple[type[FrazilError], int], ...] = (
     (CorruptLog, 5),
     (LogFailed, 5),
     (FolderInUse, 6),
+    (ServerNeeded, 7),
+    (ServerUnreachable, 7),
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -43,6 +43,13 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], *, right
     out.print(table)
 
 
+def print_dicts(names: Sequence[str], found: Iterable[Mapping[str, Any]], *, right: Sequence[str] = ()) -> None:
+    """Fields of JSON objects as a table."""
+    headings = [heading(name) for name in names]
+    rows = [[fact_shown(one[name]) for name in names] for one in found]
+    print_table(headings, rows, right=[heading(name) for name in right])
+
+
 def print_pairs(pairs: Iterable[tuple[str, Any]]) -> None:
     for name, value in pairs:
         print(f"{name + ':':<16}{_shown(value)}")
@@ -78,6 +85,21 @@ def iso_time(time: datetime) -> str:
 
 def plural(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def heading(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def fact_shown(value: Any) -> str:
+    """One field of a JSON object. Names may hold anything, also what would move the cursor of a terminal."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(fact_shown, value)) or "-"
+    if value is None:
+        return "-"
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in str(value))
 
 
 def _shown(value: Any) -> str:

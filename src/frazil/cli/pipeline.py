@@ -18,15 +18,16 @@ import typer
 
 from frazil.cli import options, output
 from frazil.cli.progress import Bar
+from frazil.cli.server import Server, find_server
 from frazil.cli.with_parent import end_with_stdin
 from frazil.core.clock import SystemClock
 from frazil.core.errors import InvalidInput, SparkUnavailable
+from frazil.core.settings import Settings
 from frazil.log.storage import Storage
 from frazil.serve.logs import log_to_stderr, log_what_others_write
 
 if TYPE_CHECKING:
     from frazil.pipeline.mover import TickReport
-    from frazil.pipeline.status import PipelineStatus
 
 app = typer.Typer(no_args_is_help=True, help="Move rows from the log to the tables, and see how far they are.")
 
@@ -103,8 +104,8 @@ def _maintain_command(data: Path | None, config: Path | None) -> list[str]:
 
 @app.command("accept")
 def accept_verb(
-    topic: Annotated[str, typer.Argument(help="The topic, /namespace/name.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    topic: options.TopicArgument,
+    yes: options.Yes = False,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
@@ -186,38 +187,53 @@ def _print_total(total: TickReport, as_json: bool) -> None:
 
 
 @app.command()
-def status(data: options.Data = None, config: options.Config = None, as_json: options.Json = False) -> None:
-    """Show for each topic how far its table has it. Asks the owner, or reads the files where none serves."""
-    settings = options.settings_on_disk(data, config)
-    try:
-        from frazil.pipeline.status import pipeline_status
-    except ModuleNotFoundError as error:
-        raise SparkUnavailable(f"{error.name} is not installed: install frazil[lake]") from None
-    found = pipeline_status(settings, SystemClock())
+def status(
+    server: options.Server = None,
+    data: options.Data = None,
+    config: options.Config = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show for each topic how far its table has it. Asks the server, or reads the files where none serves."""
+    asked = find_server(server, data, config)
+    found = _own_status(options.settings_on_disk(data, config)) if asked is None else _told_status(asked)
     if as_json:
-        output.print_json(found.as_dict())
+        output.print_json(found)
     else:
         _print_status(found)
 
 
-def _print_status(found: PipelineStatus) -> None:
-    where = f" (process {found.mover_pid} on {found.mover_host})" if found.mover_pid else ""
-    print(f"mover: {found.mover}{where}" + (f"; {found.error}" if found.error else ""))
-    if found.maintenance is not None:
-        print(f"maintenance: {_maintenance_shown(found.maintenance)}")
+def _own_status(settings: Settings) -> dict[str, Any]:
+    try:
+        from frazil.pipeline.status import pipeline_status
+    except ModuleNotFoundError as error:
+        raise SparkUnavailable(f"{error.name} is not installed: install frazil[lake]") from None
+    return pipeline_status(settings, SystemClock()).as_dict()
+
+
+def _told_status(server: Server) -> dict[str, Any]:
+    first = server.get("/v1/pipeline", limit=1)
+    topics = server.all("/v1/pipeline", "topics")
+    return {**{name: value for name, value in first.items() if name != "next"}, "topics": topics}
+
+
+def _print_status(found: dict[str, Any]) -> None:
+    where = f" (process {found['mover_pid']} on {found['mover_host']})" if found["mover_pid"] else ""
+    print(f"mover: {found['mover']}{where}" + (f"; {found['error']}" if found["error"] else ""))
+    if found["maintenance"] is not None:
+        print(f"maintenance: {_maintenance_shown(found['maintenance'])}")
     rows = [
         (
-            one.topic,
-            one.log_end,
-            one.table_end,
-            one.lag_rows,
-            output.bytes_shown(one.lag_bytes),
-            "-" if one.lag_ms is None else f"{one.lag_ms / 1_000:.1f} s",
-            output.time_shown(None if one.committed_ms is None else one.committed_ms * 1_000),
-            one.snapshot_id,
-            one.last_error,
+            one["topic"],
+            one["log_end"],
+            one["table_end"],
+            one["lag_rows"],
+            output.bytes_shown(one["lag_bytes"]),
+            "-" if one["lag_ms"] is None else f"{one['lag_ms'] / 1_000:.1f} s",
+            output.time_shown(None if one["committed_ms"] is None else one["committed_ms"] * 1_000),
+            one["snapshot_id"],
+            one["last_error"],
         )
-        for one in found.topics
+        for one in found["topics"]
     ]
     headings = ("topic", "log end", "table end", "lag", "size", "age", "last commit", "snapshot", "last error")
     if rows:

@@ -5,6 +5,7 @@ What arrives together is published together: a file goes in large batches, and a
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -18,8 +19,11 @@ import typer
 
 from frazil.cli import options, output
 from frazil.cli.progress import bar
+from frazil.cli.server import Server, find_server
+from frazil.client.storage import connect
+from frazil.client.topic import RemoteTopic
 from frazil.core.errors import FrazilError, InvalidInput, MessageTooLarge
-from frazil.core.settings import MIB, Settings
+from frazil.core.settings import MIB, WalSettings
 from frazil.log.publishing import Outgoing
 from frazil.log.topic import Topic
 from frazil.topics.opening import open_topics
@@ -44,12 +48,12 @@ def produce(
         list[str] | None, typer.Option("--attribute", "-a", metavar="NAME=VALUE", help="May be given many times.")
     ] = None,
     create: Annotated[bool, typer.Option(help="Make the topic if it is not there.")] = True,
+    server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
     """Publish messages; returns once they are acknowledged, as the sync mode says. A typed topic takes JSON rows."""
-    settings = options.settings_on_disk(data, config)
     if payload is not None and file is not None:
         raise InvalidInput("give a message or --file, not both")
     if key is not None and key_separator is not None:
@@ -57,16 +61,31 @@ def produce(
     if key_separator == "":
         raise InvalidInput("--key-separator must not be empty")
     maker = _Maker(key, key_separator, _attributes(attribute or []))
-    if not create:
-        options.check_exists(settings, topic)
-    with _source(payload, file) as source, open_topics(settings) as storage:
-        target = storage.topic(topic, create=create)
-        sent = _Sent()
+    sent = _Sent()
+    opened = _opened(topic, create, find_server(server, data, config), data, config)
+    with _source(payload, file) as source, opened as (target, limits):
         try:
-            _publish_all(target, maker, source, settings, sent)
+            _publish_all(target, maker, source, limits, sent)
         except FrazilError as error:
             raise sent.explain(error) from None
     _print_sent(target.name, sent, as_json)
+
+
+@contextlib.contextmanager
+def _opened(
+    topic: str, create: bool, server: Server | None, data: Path | None, config: Path | None
+) -> Iterator[tuple[Topic | RemoteTopic, WalSettings]]:
+    """The topic, and what it takes at once."""
+    if server is not None:
+        with connect(server.flight()) as remote:
+            target = remote.topic(topic, create=create)
+            yield target, target.limits
+        return
+    settings = options.settings_on_disk(data, config)
+    if not create:
+        options.check_exists(settings, topic)
+    with open_topics(settings) as storage:
+        yield storage.topic(topic, create=create), settings.wal
 
 
 class _Sent:
@@ -158,12 +177,12 @@ def _source(payload: str | None, file: Path | None) -> BinaryIO:
         raise InvalidInput(f"--file: cannot read {file}: {error.strerror}") from None
 
 
-def _publish_all(topic: Topic, maker: _Maker, source: BinaryIO, settings: Settings, sent: _Sent) -> None:
+def _publish_all(topic: Topic | RemoteTopic, maker: _Maker, source: BinaryIO, limits: WalSettings, sent: _Sent) -> None:
     number = 1
     with bar(f"publishing to {topic.name}", _size_of(source)) as progress:
-        batches = [[source.read()]] if isinstance(source, io.BytesIO) else lines_of(source, settings)
+        batches = [[source.read()]] if isinstance(source, io.BytesIO) else lines_of(source, limits)
         for lines in batches:
-            for some in portions(lines, maker.row_bytes, settings.wal.batch_bytes_max // 2):
+            for some in portions(lines, maker.row_bytes, limits.batch_bytes_max // 2):
                 rows = maker.messages(some, number) if topic.schema is None else maker.rows(some, number, topic.schema)
                 offsets = topic.publish_many(rows)
                 sent.add(offsets.start, offsets.end)
@@ -183,13 +202,13 @@ def portions(lines: list[bytes], row_bytes: int, limit_bytes: int) -> Iterator[l
     yield lines[start:]
 
 
-def lines_of(source: BinaryIO, settings: Settings) -> Iterator[list[bytes]]:
+def lines_of(source: BinaryIO, limits: WalSettings) -> Iterator[list[bytes]]:
     """The lines that are there, as soon as they are there; a last line needs no line end."""
     assert isinstance(source, io.BufferedReader)
     pending: list[bytes] = []
     pending_bytes = 0
-    limit = settings.wal.message_bytes_max
-    read_bytes = min(READ_BYTES, settings.wal.batch_bytes_max // 2 or 1)
+    limit = limits.message_bytes_max
+    read_bytes = min(READ_BYTES, limits.batch_bytes_max // 2 or 1)
     while data := source.read1(read_bytes):
         *lines, rest = data.split(b"\n")
         if lines:

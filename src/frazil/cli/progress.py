@@ -77,7 +77,7 @@ def bar(label: str, total_bytes: int | None) -> Iterator[Bar]:
 
 
 @contextlib.contextmanager
-def counter(label: str, total: int) -> Iterator[Bar]:
+def counter(label: str, total: int | None) -> Iterator[Bar]:
     """The same for things that are counted."""
     shown = Bar(label, total, MofNCompleteColumn())
     try:

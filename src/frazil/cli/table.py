@@ -12,9 +12,11 @@ import typer
 
 from frazil.cli import options, output
 from frazil.cli.quantities import parse_duration_ms
+from frazil.cli.server import find_server
 from frazil.cli.with_parent import end_with_stdin
 from frazil.core.clock import SystemClock
 from frazil.core.errors import FrazilError, LakeUnavailable
+from frazil.core.names import TopicName
 from frazil.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Look at the tables, and keep them small and quick.")
 
-TopicOrAll = Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="One topic's table; all if none.")]
 Master = Annotated[str | None, typer.Option("--master", help="A Spark master; default: Spark within.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Tell what would be done, and do nothing.")]
 WithOrphans = Annotated[bool, typer.Option("--orphans/--no-orphans", help="Look for stray files as well.")]
@@ -31,23 +32,32 @@ OlderThan = Annotated[str | None, typer.Option("--older-than", metavar="SPAN", h
 
 
 @app.command("list")
-def list_verb(data: options.Data = None, config: options.Config = None, as_json: options.Json = False) -> None:
+def list_verb(
+    server: options.Server = None,
+    data: options.Data = None,
+    config: options.Config = None,
+    as_json: options.Json = False,
+) -> None:
     """Show all tables: rows, files, snapshots, the last commit, and how far they have each log."""
-    upkeep = _upkeep(options.settings_on_disk(data, config))
-    found = [upkeep.summary(name) for name in upkeep.names()]
+    asked = find_server(server, data, config)
+    if asked is not None:
+        found = asked.all("/v1/tables")
+    else:
+        upkeep = _upkeep(options.settings_on_disk(data, config))
+        found = [upkeep.summary(name).as_dict() for name in upkeep.names()]
     if as_json:
-        output.print_json([one.as_dict() for one in found])
+        output.print_json(found)
         return
     headings = ("table", "rows", "files", "size", "snapshots", "last commit", "log ends")
     rows = [
         (
-            one.table,
-            one.rows,
-            one.files,
-            output.bytes_shown(one.bytes),
-            one.snapshots,
-            output.time_shown(None if one.committed_ms is None else one.committed_ms * 1_000),
-            " ".join(str(end) for end in one.ends.values()),
+            one["table"],
+            one["rows"],
+            one["files"],
+            output.bytes_shown(one["bytes"]),
+            one["snapshots"],
+            output.time_shown(None if one["committed_ms"] is None else one["committed_ms"] * 1_000),
+            " ".join(str(end) for end in one["ends"].values()),
         )
         for one in found
     ]
@@ -58,13 +68,19 @@ def list_verb(data: options.Data = None, config: options.Config = None, as_json:
 @app.command()
 def describe(
     topic: options.TopicArgument,
+    server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
     """Show one table: columns, partitioning, properties, snapshots, and the files of each partition."""
-    upkeep = _upkeep(options.settings_on_disk(data, config))
-    found = upkeep.description(upkeep.names(topic)[0])
+    asked = find_server(server, data, config)
+    if asked is not None:
+        name = TopicName.parse(topic)
+        found = asked.get(f"/v1/tables/{name.namespace}/{name.topic}")
+    else:
+        upkeep = _upkeep(options.settings_on_disk(data, config))
+        found = upkeep.description(upkeep.names(topic)[0])
     if as_json:
         output.print_json(found)
         return
@@ -78,7 +94,7 @@ def describe(
 
 @app.command()
 def compact(
-    topic: TopicOrAll = None,
+    topic: options.TopicOrAll = None,
     dry_run: DryRun = False,
     master: Master = None,
     data: options.Data = None,
@@ -105,7 +121,7 @@ def compact(
 
 @app.command()
 def expire(
-    topic: TopicOrAll = None,
+    topic: options.TopicOrAll = None,
     older_than: OlderThan = None,
     keep: Annotated[int | None, typer.Option("--keep", min=1, help="So many snapshots stay, however old.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Allow less than an hour.")] = False,
@@ -138,7 +154,7 @@ def expire(
 
 @app.command()
 def orphans(
-    topic: TopicOrAll = None,
+    topic: options.TopicOrAll = None,
     older_than: OlderThan = None,
     dry_run: DryRun = False,
     master: Master = None,
@@ -167,7 +183,7 @@ def orphans(
 
 @app.command()
 def maintain(
-    topic: TopicOrAll = None,
+    topic: options.TopicOrAll = None,
     orphans: WithOrphans = True,
     dry_run: DryRun = False,
     master: Master = None,

@@ -1,87 +1,126 @@
-"""`frazil topics`: which topics there are, made and deleted."""
+"""`frazil topics`: which topics there are, made, kept and deleted. By the server, or on a folder that nobody serves."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import pyarrow as pa
 import typer
 
 from frazil.cli import options, output
 from frazil.cli.quantities import parse_bytes, parse_duration_ms
 from frazil.cli.schema_file import load_schema
+from frazil.cli.server import find_server, topic_path
 from frazil.core.disk import LocalDisk
 from frazil.core.errors import InvalidInput
 from frazil.core.names import TopicName
 from frazil.core.settings import RetentionSettings
-from frazil.log.survey import TopicSummary, describe_topic, summarize, topic_names
+from frazil.log.survey import SUMMARY_FIELDS, describe_topic, summarize, topic_names
 from frazil.topics.opening import open_topics
 
 app = typer.Typer(no_args_is_help=True, help="List, describe, make and delete topics.")
 
+RetentionAge = Annotated[
+    str | None, typer.Option("--retention-age", metavar="TIME", help="Keep rows this long, as 12h or 7d.")
+]
+RetentionBytes = Annotated[
+    str | None, typer.Option("--retention-bytes", metavar="SIZE", help="Keep this much, as 500MiB or 10GiB.")
+]
+UntilAcked = Annotated[
+    bool, typer.Option("--retain-until-acked", help="Keep rows until every subscription has acknowledged them.")
+]
+
 
 @app.command("list")
-def list_(data: options.Data = None, config: options.Config = None, as_json: options.Json = False) -> None:
-    """List the topics. Reads the files only, so it works beside a process that owns the folder."""
-    settings = options.settings_on_disk(data, config)
-    disk, folder = LocalDisk(), settings.log_folder
-    found = [summarize(disk, folder, name) for name in topic_names(disk, folder)]
+def list_(
+    server: options.Server = None,
+    data: options.Data = None,
+    config: options.Config = None,
+    as_json: options.Json = False,
+) -> None:
+    """List the topics."""
+    asked = find_server(server, data, config)
+    if asked is not None:
+        found, where = [_summary(one) for one in asked.all("/v1/topics")], asked.address
+    else:
+        settings = options.settings_on_disk(data, config)
+        disk, folder = LocalDisk(), settings.log_folder
+        found = [summarize(disk, folder, name).as_dict() for name in topic_names(disk, folder)]
+        where = str(settings.data)
     if as_json:
-        output.print_json([one.as_dict() for one in found])
+        output.print_json(found)
     elif not found:
-        output.say(f"there are no topics in {settings.data}")
+        output.say(f"there are no topics in {where}")
     else:
         _print_summaries(found)
 
 
-def _print_summaries(found: list[TopicSummary]) -> None:
+def _summary(told: dict[str, Any]) -> dict[str, Any]:
+    """What a folder has of a topic, too."""
+    return {name: told[name] for name in SUMMARY_FIELDS}
+
+
+def _print_summaries(found: list[dict[str, Any]]) -> None:
     rows = [
-        (one.topic, _kind(one), one.messages, one.first_offset, one.end, one.segments, output.bytes_shown(one.bytes))
+        (
+            one["topic"],
+            _kind(one),
+            one["messages"],
+            one["first_offset"],
+            one["end"],
+            one["segments"],
+            output.bytes_shown(one["bytes"]),
+        )
         for one in found
     ]
     headings = ("topic", "kind", "messages", "first", "end", "segments", "size")
     output.print_table(headings, rows, right=("messages", "first", "end", "segments", "size"))
     for one in found:
-        if one.problem:
-            output.say(f"{one.topic}: {one.problem}")
+        if one["problem"]:
+            output.say(f"{one['topic']}: {one['problem']}")
 
 
 @app.command()
 def describe(
     topic: options.TopicArgument,
+    server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Describe one topic. Reads the files only, so it works beside a process that owns the folder."""
-    settings = options.settings_on_disk(data, config)
-    one = describe_topic(LocalDisk(), settings.log_folder, TopicName.parse(topic))
+    """Describe one topic."""
+    asked = find_server(server, data, config)
+    if asked is not None:
+        one = _summary(asked.get(topic_path(topic)))
+        kept = asked.get(topic_path(topic, "retention"))["effective"] if one["log_id"] and not as_json else {}
+    else:
+        settings = options.settings_on_disk(data, config)
+        one = describe_topic(LocalDisk(), settings.log_folder, TopicName.parse(topic)).as_dict()
+        kept = one["retention"] or settings.wal.retention.model_dump()
     if as_json:
-        output.print_json(one.as_dict())
+        output.print_json(one)
         return
-    retention = one.retention or settings.wal.retention
     output.print_pairs(
         [
-            ("topic", one.topic),
+            ("topic", one["topic"]),
             ("kind", _kind(one)),
-            ("messages", one.messages),
-            ("first offset", one.first_offset),
-            ("end", one.end),
-            ("segments", one.segments),
-            ("size", output.bytes_shown(one.bytes)),
-            ("created", output.time_shown(one.created_us)),
-            ("retention age", "for ever" if retention.age_ms is None else f"{retention.age_ms} ms"),
-            ("retention acks", "until everyone has acknowledged" if retention.until_acked else "-"),
-            ("retention size", "no limit" if retention.bytes is None else output.bytes_shown(retention.bytes)),
-            ("log id", one.log_id),
+            ("messages", one["messages"]),
+            ("first offset", one["first_offset"]),
+            ("end", one["end"]),
+            ("segments", one["segments"]),
+            ("size", output.bytes_shown(one["bytes"])),
+            ("created", output.time_shown(one["created_us"])),
+            *_retention_pairs(kept),
+            ("log id", one["log_id"]),
         ]
     )
-    if one.schema is not None:
+    if one["schema"] is not None:
         print("columns:")
-        for field in one.schema:
-            print(f"  {field.name}: {field.type}{'' if field.nullable else ' not null'}")
-    if one.problem:
-        output.say(one.problem)
+        for column in one["schema"]:
+            print(f"  {column['name']}: {column['type']}{'' if column['nullable'] else ' not null'}")
+    if one["problem"]:
+        output.say(one["problem"])
 
 
 @app.command()
@@ -91,63 +130,144 @@ def create(
         Path | None,
         typer.Option("--schema", metavar="FILE", help="Make a typed topic of these columns: Arrow IPC schema or JSON."),
     ] = None,
-    retention_age: Annotated[
-        str | None, typer.Option("--retention-age", metavar="TIME", help="Keep rows this long, as 12h or 7d.")
-    ] = None,
-    retention_bytes: Annotated[
-        str | None, typer.Option("--retention-bytes", metavar="SIZE", help="Keep this much, as 500MiB or 10GiB.")
-    ] = None,
-    until_acked: Annotated[
-        bool, typer.Option("--retain-until-acked", help="Keep rows until every subscription has acknowledged them.")
-    ] = False,
+    retention_age: RetentionAge = None,
+    retention_bytes: RetentionBytes = None,
+    until_acked: UntilAcked = False,
+    server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
     """Make a topic."""
-    settings = options.settings_on_disk(data, config)
     TopicName.parse(topic)
     columns = load_schema(schema) if schema is not None else None
-    retention = None
-    if until_acked and (retention_age is not None or retention_bytes is not None):
-        raise InvalidInput("--retain-until-acked excludes --retention-age and --retention-bytes")
-    if until_acked or retention_age is not None or retention_bytes is not None:
-        retention = RetentionSettings(
-            until_acked=until_acked,
-            age_ms=parse_duration_ms(retention_age, "--retention-age") if retention_age is not None else None,
-            bytes=parse_bytes(retention_bytes, "--retention-bytes") if retention_bytes is not None else None,
-        )
-    with open_topics(settings) as storage:
-        made = storage.create_topic(topic, schema=columns, retention=retention)
-        stats = made.stats()
-    if as_json:
-        output.print_json({"topic": stats.topic, "log_id": stats.log_id, "typed": stats.typed})
+    kept = _retention(retention_age, retention_bytes, until_acked)
+    asked = find_server(server, data, config)
+    if asked is not None:
+        body = {
+            "topic": topic,
+            "schema": None if columns is None else [_column(field) for field in columns],
+            "retention": None if kept is None else kept.model_dump(),
+        }
+        told = asked.post("/v1/topics", body)
+        made = {name: told[name] for name in ("topic", "log_id", "typed")}
     else:
-        print(f"made {'typed ' if stats.typed else ''}topic {stats.topic}")
+        with open_topics(options.settings_on_disk(data, config)) as storage:
+            stats = storage.create_topic(topic, schema=columns, retention=kept).stats()
+        made = {"topic": stats.topic, "log_id": stats.log_id, "typed": stats.typed}
+    if as_json:
+        output.print_json(made)
+    else:
+        print(f"made {'typed ' if made['typed'] else ''}topic {made['topic']}")
+
+
+@app.command()
+def retention(
+    topic: options.TopicArgument,
+    retention_age: RetentionAge = None,
+    retention_bytes: RetentionBytes = None,
+    until_acked: UntilAcked = False,
+    default: Annotated[bool, typer.Option("--default", help="Back to the retention of the settings.")] = False,
+    server: options.Server = None,
+    data: options.Data = None,
+    config: options.Config = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show how long the log keeps rows of a topic; with an option, set it."""
+    wanted = _retention(retention_age, retention_bytes, until_acked)
+    if default and wanted is not None:
+        raise InvalidInput("--default excludes the other options: give it alone", field="default")
+    asked = find_server(server, data, config)
+    if asked is not None:
+        path = topic_path(topic, "retention")
+        put = None if wanted is None else wanted.model_dump()
+        found = asked.delete(path) if default else asked.get(path) if put is None else asked.put(path, put)
+    else:
+        found = _own_retention(data, config, topic, wanted, change=default or wanted is not None)
+    if as_json:
+        output.print_json(found)
+    else:
+        whose = "the settings'" if found["retention"] is None else "its own"
+        output.print_pairs([("topic", topic), *_retention_pairs(found["effective"]), ("retention is", whose)])
+
+
+def _own_retention(
+    data: Path | None, config: Path | None, topic: str, wanted: RetentionSettings | None, *, change: bool
+) -> dict[str, Any]:
+    settings = options.settings_on_disk(data, config)
+    name = TopicName.parse(topic)
+    own = describe_topic(LocalDisk(), settings.log_folder, name).retention
+    if change:
+        with open_topics(settings) as storage:
+            storage.set_retention(topic, wanted)
+        own = wanted
+    effective = own or settings.wal.retention
+    return {
+        "topic": str(name),
+        "retention": None if own is None else own.model_dump(),
+        "effective": effective.model_dump(),
+    }
 
 
 @app.command()
 def delete(
     topic: options.TopicArgument,
     yes: options.Yes = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also if it has subscriptions or producers: they go with it.")
+    ] = False,
+    server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Delete a topic and all its rows, for good."""
-    settings = options.settings_on_disk(data, config)
-    name = TopicName.parse(topic)
-    one = describe_topic(LocalDisk(), settings.log_folder, name)
+    """Delete a topic and all its rows, for good. Its table stays."""
+    asked = find_server(server, data, config)
+    if asked is not None:
+        messages = asked.get(topic_path(topic))["messages"]
+    else:
+        settings = options.settings_on_disk(data, config)
+        messages = describe_topic(LocalDisk(), settings.log_folder, TopicName.parse(topic)).messages
     if not yes:
-        rows = "an unknown number of messages" if one.messages is None else output.plural(one.messages, "message")
+        rows = "an unknown number of messages" if messages is None else output.plural(messages, "message")
         typer.confirm(f"Delete {topic} with {rows} for good?", abort=True, err=True)
-    with open_topics(settings) as storage:
-        storage.delete_topic(topic)
+    if asked is not None:
+        messages = asked.delete(topic_path(topic), force="true" if force else "false")["messages"]
+    else:
+        with open_topics(settings) as storage:
+            storage.delete_topic(topic)
     if as_json:
-        output.print_json({"topic": topic, "deleted": True, "messages": one.messages})
+        output.print_json({"topic": topic, "deleted": True, "messages": messages})
     else:
         print(f"deleted topic {topic}")
 
 
-def _kind(one: TopicSummary) -> str:
-    return "?" if one.typed is None else "typed" if one.typed else "messages"
+def _retention(age: str | None, size: str | None, until_acked: bool) -> RetentionSettings | None:
+    if age is None and size is None and not until_acked:
+        return None
+    if until_acked and (age is not None or size is not None):
+        raise InvalidInput("--retain-until-acked excludes --retention-age and --retention-bytes")
+    return RetentionSettings(
+        until_acked=until_acked,
+        age_ms=parse_duration_ms(age, "--retention-age") if age is not None else None,
+        bytes=parse_bytes(size, "--retention-bytes") if size is not None else None,
+    )
+
+
+def _retention_pairs(kept: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Nothing of a topic that stores nothing."""
+    if not kept:
+        return []
+    return [
+        ("retention age", "for ever" if kept["age_ms"] is None else f"{kept['age_ms']} ms"),
+        ("retention acks", "until everyone has acknowledged" if kept["until_acked"] else "-"),
+        ("retention size", "no limit" if kept["bytes"] is None else output.bytes_shown(kept["bytes"])),
+    ]
+
+
+def _column(field: pa.Field) -> dict[str, Any]:
+    return {"name": field.name, "type": str(field.type), "nullable": field.nullable}
+
+
+def _kind(one: dict[str, Any]) -> str:
+    return "?" if one["typed"] is None else "typed" if one["typed"] else "messages"

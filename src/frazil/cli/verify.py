@@ -3,32 +3,53 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from frazil.cli import options, output
 from frazil.cli.progress import Told, counter
+from frazil.cli.server import Server, find_server
 from frazil.cli.with_parent import end_with_stdin
+from frazil.core.error_forms import from_dict
 from frazil.core.errors import LakeUnavailable
+from frazil.core.names import TopicName
+from frazil.core.settings import Settings
 
-if TYPE_CHECKING:
-    from frazil.topics.verify import Proof
+LOOK_SECONDS = 0.2
 
 
 def verify(
-    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="One topic; all of them if none.")] = None,
+    topic: options.TopicOrAll = None,
     progress_json: Annotated[
         bool, typer.Option("--progress-json", help="With --json: before the answer, how far it is, twice a second.")
     ] = False,
     while_stdin: options.WhileStdin = False,
+    server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Read log and table whole, and prove that each acknowledged offset is in one of them, once and unchanged."""
-    settings = options.settings_on_disk(data, config)
+    """Read log and table whole, and prove that each acknowledged offset is in one of them, once and unchanged.
+
+    A running server has it done beside itself; Ctrl-C ends it there, too.
+    """
+    asked = None if while_stdin else find_server(server, data, config)  # the server's own must not ask it again
+    if asked is not None:
+        found = _by_server(asked, topic, progress_json)
+    else:
+        found = _here(options.settings_on_disk(data, config), topic, progress_json, while_stdin)
+    if as_json:
+        output.print_json(found)
+    else:
+        _print(found["topics"])
+    if not found["proven"]:
+        raise typer.Exit(1)
+
+
+def _here(settings: Settings, topic: str | None, progress_json: bool, while_stdin: bool) -> dict[str, Any]:
     if while_stdin:
         end_with_stdin()
     try:
@@ -36,38 +57,59 @@ def verify(
     except ModuleNotFoundError as error:
         raise LakeUnavailable("catalog", f"{error.name} is not installed: install frazil[lake]") from None
     with contextlib.ExitStack() as stack:
-
-        def begin(total: int) -> Callable[[int], None]:
-            return Told(total).advance if progress_json else stack.enter_context(counter("verifying", total)).advance
-
-        proofs = prove(settings, topic, begin)
-    if as_json:
-        output.print_json({"proven": all(proof.proven for proof in proofs), "topics": [p.as_dict() for p in proofs]})
-    else:
-        _print(proofs)
-    if not all(proof.proven for proof in proofs):
-        raise typer.Exit(1)
+        proofs = prove(settings, topic, lambda total: _begin(stack, total, progress_json))
+    return {"proven": all(proof.proven for proof in proofs), "topics": [proof.as_dict() for proof in proofs]}
 
 
-def _print(proofs: list[Proof]) -> None:
+def _by_server(server: Server, topic: str | None, progress_json: bool) -> dict[str, Any]:
+    """As a job of the server's, watched until it has ended."""
+    job = server.post("/v1/verify", {} if topic is None else {"topic": str(TopicName.parse(topic))})
+    path, rows = f"/v1/verify/{job['id']}", 0
+    advance: Callable[[int], None] | None = None
+    with contextlib.ExitStack() as stack:
+        try:
+            while job["state"] in ("queued", "running"):
+                threading.Event().wait(LOOK_SECONDS)
+                job = server.get(path)
+                if advance is None and job["total"] is not None:
+                    advance = _begin(stack, job["total"], progress_json)
+                if advance is not None:
+                    advance(job["rows"] - rows)
+                    rows = job["rows"]
+        except KeyboardInterrupt:
+            server.delete(path)
+            raise
+    if job["result"] is None:
+        raise from_dict(job["error"] or {"message": "the proof was cancelled by someone else; begin another"})
+    return dict(job["result"])
+
+
+def _begin(stack: contextlib.ExitStack, total: int, progress_json: bool) -> Callable[[int], None]:
+    return Told(total).advance if progress_json else stack.enter_context(counter("verifying", total)).advance
+
+
+def _print(proofs: list[dict[str, Any]]) -> None:
     rows = [
         (
-            proof.topic,
-            proof.end,
-            proof.in_table,
-            proof.in_log,
-            proof.checksums,
-            "proven" if proof.proven else output.plural(len(proof.problems), "problem"),
+            proof["topic"],
+            proof["end"],
+            proof["in_table"],
+            proof["in_log"],
+            proof["checksums"],
+            "proven" if proof["proven"] else output.plural(len(proof["problems"]), "problem"),
         )
         for proof in proofs
     ]
     headings = ("topic", "end", "in table", "only in log", "checksums", "result")
     output.print_table(headings, rows, right=headings[1:5])
     for proof in proofs:
-        if proof.removed:
-            output.say(f"{proof.topic}: the first {proof.removed} rows were removed by retention, in no table")
-        for gap in proof.gaps:
-            output.say(f"{proof.topic}: offsets {gap.start} up to {gap.end} are missing, and were accepted as such")
-        for problem in proof.problems:
-            where = f"offsets {problem.range.start} up to {problem.range.end}"
-            output.say(f"{proof.topic}: {problem.kind}: {where}: {problem.detail}")
+        topic = proof["topic"]
+        if proof["removed_by_retention"]:
+            output.say(
+                f"{topic}: the first {proof['removed_by_retention']} rows were removed by retention, in no table"
+            )
+        for start, end in proof["accepted_gaps"]:
+            output.say(f"{topic}: offsets {start} up to {end} are missing, and were accepted as such")
+        for problem in proof["problems"]:
+            where = f"offsets {problem['start']} up to {problem['end']}"
+            output.say(f"{topic}: {problem['kind']}: {where}: {problem['detail']}")

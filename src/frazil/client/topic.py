@@ -59,6 +59,11 @@ class RemoteTopic:
         """The own columns of a typed topic; None for a message topic."""
         return self._schema
 
+    @property
+    def limits(self) -> WalSettings:
+        """What the owner takes: `message_bytes_max` and `batch_bytes_max`."""
+        return self._limits
+
     def publish(
         self, payload: bytes | str, *, key: bytes | str | None = None, attributes: Mapping[str, str] | None = None
     ) -> int:

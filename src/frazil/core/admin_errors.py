@@ -42,7 +42,7 @@ class TopicInUse(FrazilError):
     def __init__(self, topic: str, subscriptions: int, producers: int) -> None:
         super().__init__(
             f"{topic} has {subscriptions} subscription(s) and {producers} producer(s), which would go with it; "
-            "add force=true to delete it all the same",
+            "add --force, or force=true over HTTP, to delete it all the same",
             topic=topic,
             subscriptions=subscriptions,
             producers=producers,
@@ -58,4 +58,31 @@ class BrokerOff(FrazilError):
         super().__init__(
             "the broker is off, and only it knows of this; set `broker.enabled: true` and start `frazil serve` again",
             setting="broker.enabled",
+        )
+
+
+class ServerNeeded(FrazilError):
+    """Only a running server knows of who publishes and who consumes now."""
+
+    code = "server_needed"
+
+    def __init__(self, data: str) -> None:
+        super().__init__(
+            f"this asks a running server, and none serves {data}; "
+            "start one with `frazil serve`, or name one with --server (or FRAZIL_SERVER)",
+            data=data,
+        )
+
+
+class ServerUnreachable(FrazilError):
+    """The server that was named, or that owns the folder, does not answer as Frazil does."""
+
+    code = "server_unreachable"
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(
+            f"no server answers at {address} ({reason}); "
+            "start `frazil serve` there, or mend --server (or FRAZIL_SERVER)",
+            address=address,
+            reason=reason,
         )

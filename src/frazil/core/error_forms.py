@@ -9,11 +9,7 @@ from typing import Any
 from frazil.core import errors
 from frazil.core.errors import FrazilError
 
-_BY_CODE = {
-    cls.code: cls
-    for _, cls in inspect.getmembers(errors, inspect.isclass)
-    if issubclass(cls, FrazilError) and cls.__module__ == errors.__name__
-}
+_BY_CODE = {cls.code: cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, FrazilError)}
 
 
 def from_dict(told: Mapping[str, Any]) -> FrazilError:

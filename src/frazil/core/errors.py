@@ -23,6 +23,8 @@ FrazilError
 ├── TopicDiffers            ask for what it is, or use another name
 ├── SubscriptionTaken       use the consumer's name that has it, or another subscription
 ├── BrokerOff               switch the broker on
+├── ServerNeeded            start a server, or name one
+├── ServerUnreachable       start that server, or name another
 ├── SchemaNotFound          register it, or mend the subject or version
 ├── ProducerFenced          another client has taken the producer's name; stop, or take it anew
 ├── SequenceGap             send from the expected sequence on; nothing was written
@@ -57,6 +59,8 @@ from __future__ import annotations
 
 from frazil.core.admin_errors import BrokerOff as BrokerOff
 from frazil.core.admin_errors import JobNotFound as JobNotFound
+from frazil.core.admin_errors import ServerNeeded as ServerNeeded
+from frazil.core.admin_errors import ServerUnreachable as ServerUnreachable
 from frazil.core.admin_errors import SubscriptionNotFound as SubscriptionNotFound
 from frazil.core.admin_errors import TableNotFound as TableNotFound
 from frazil.core.admin_errors import TopicInUse as TopicInUse

@@ -6,7 +6,7 @@ An owner may be writing meanwhile; what is told is then true of a moment that ha
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,6 +47,9 @@ class TopicSummary:
         columns = None if self.schema is None else [_column(field) for field in self.schema]
         retention = None if self.retention is None else self.retention.model_dump()
         return {**asdict(self), "schema": columns, "retention": retention}
+
+
+SUMMARY_FIELDS = tuple(field.name for field in fields(TopicSummary))
 
 
 def _column(field: pa.Field) -> dict[str, Any]:

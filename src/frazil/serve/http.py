@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -70,18 +70,19 @@ def make_app(
     *,
     broker: Callable[[], BrokerParts | None] | None = None,
     verify: Sequence[str] | None = None,
+    addresses: Mapping[str, str] | None = None,
     problems: Problems = list,
     collectors: Iterable[Collector] = (),
 ) -> FastAPI:
-    """`broker` is None where that is off. `verify` is the command that proves a topic. `problems` are reasons not to be
-    ready beside those of opening; `collectors` are further metrics."""
+    """`broker` is None where that is off. `verify` is the command that proves a topic. `addresses` are those of the
+    doors. `problems` are reasons not to be ready beside those of opening; `collectors` are further metrics."""
     app = FastAPI(title="Frazil", version=frazil.__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
     _answer_errors(app)
     readiness = Readiness(opening, problems)
     _add_health(app, readiness)
     command = verify or [sys.executable, "-m", "frazil", "verify", "--data", str(storage.settings.data)]
     jobs = VerifyJobs([*command, "--while-stdin", "--progress-json", "--json"], SystemClock())
-    add_admin(app, AdminParts(storage, jobs, broker))
+    add_admin(app, AdminParts(storage, jobs, broker, addresses or {}))
     registry = make_registry(storage, readiness, pipeline_up, collectors)
 
     @app.get("/metrics")

@@ -87,6 +87,7 @@ def serve_until_stopped(
             up,
             broker=(lambda: broker.parts) if broker is not None else None,
             verify=verify,
+            addresses=addresses,
             problems=watch.problems,
             collectors=watch.collectors,
         )

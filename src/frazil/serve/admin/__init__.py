@@ -14,6 +14,7 @@ from frazil.serve.admin.openapi import say_how_it_is
 from frazil.serve.admin.parts import AdminParts
 from frazil.serve.admin.paths import KeepSlashes
 from frazil.serve.admin.schemas import schemas_router
+from frazil.serve.admin.server import server_router
 from frazil.serve.admin.subscriptions import subscriptions_router
 from frazil.serve.admin.tables import tables_router
 from frazil.serve.admin.topics import topics_router
@@ -23,7 +24,8 @@ from frazil.serve.admin.verify import verify_router
 def add_admin(app: FastAPI, parts: AdminParts) -> None:
     for router in (topics_router, subscriptions_router, dead_letters_router, schemas_router, tables_router):
         app.include_router(router(parts))
-    app.include_router(verify_router(parts))
+    for router in (verify_router, server_router):
+        app.include_router(router(parts))
     app.add_middleware(LimitBodies)
     app.add_middleware(KeepSlashes)
     say_how_it_is(app)

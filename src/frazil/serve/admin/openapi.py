@@ -25,6 +25,7 @@ TAGS = [
     {"name": "schemas", "description": "Subjects, versions, and what topics ask of messages."},
     {"name": "tables", "description": "Tables, and how far each has its log."},
     {"name": "verify", "description": "Proofs that every acknowledged offset is in one place, as jobs."},
+    {"name": "server", "description": "The server itself, and its other doors."},
 ]
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from frazil.broker.admin import BrokerAdmin
 from frazil.broker.broker import Broker
@@ -29,6 +29,8 @@ class AdminParts:
     jobs: VerifyJobs
     open_broker: Callable[[], BrokerParts | None] | None
     """None where the broker is off; it gives None as long as the broker is not open yet."""
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """Of the doors that are open, by their names."""
 
     def broker_parts(self) -> BrokerParts:
         if self.open_broker is None:

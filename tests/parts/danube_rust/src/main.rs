@@ -3,12 +3,13 @@
 //!
 //!     send URL TOPIC PRODUCER PARTITIONS COUNT [KEY...]     messages "0", "1", …, with the keys in turn
 //!     receive URL TOPIC SUBSCRIPTION KIND CONSUMER [NACK]   until stdin ends; with NACK, each one refused at first
+//!     measure URL TOPIC SENDERS EACH BYTES                  the median of an answer in µs, and messages a second
 //!     schema URL SUBJECT TOPIC DEFINITION PAYLOAD...        register, bind a producer to it, send
 
 use danube_client::{Consumer, DanubeClient, Producer, SchemaType, SubType};
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use danube_core::message::StreamMessage;
 use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc::Receiver;
@@ -25,6 +26,7 @@ async fn main() -> Outcome {
     match rest[0] {
         "send" => send(&rest[1..]).await,
         "receive" => receive(&rest[1..]).await,
+        "measure" => measure(&rest[1..]).await,
         "schema" => schema(&rest[1..]).await,
         other => Err(format!("no such call: {other}").into()),
     }
@@ -131,6 +133,42 @@ async fn subscribe(given: &[&str], kind: SubType) -> Result<(Consumer, Receiver<
     consumer.subscribe().await?;
     let messages = consumer.receive().await?;
     Ok((consumer, messages))
+}
+
+/// Each sender has a producer of its own and waits for each answer.
+async fn measure(given: &[&str]) -> Outcome {
+    let (senders, each, bytes): (usize, usize, usize) = (given[2].parse()?, given[3].parse()?, given[4].parse()?);
+    let client = client(given[0]).await?;
+    let mut producers = Vec::new();
+    for number in 0..senders {
+        let name = format!("measured-{number}");
+        let mut producer = client.new_producer().with_topic(given[1]).with_name(name).with_reliable_dispatch().build()?;
+        producer.create().await?;
+        producers.push(producer);
+    }
+    let started = Instant::now();
+    let tasks: Vec<_> = producers
+        .into_iter()
+        .map(|producer| {
+            tokio::spawn(async move {
+                let mut taken = Vec::new();
+                for _ in 0..each {
+                    let begun = Instant::now();
+                    producer.send(vec![7; bytes], None).await?;
+                    taken.push(begun.elapsed().as_micros());
+                }
+                danube_client::errors::Result::Ok(taken)
+            })
+        })
+        .collect();
+    let mut taken = Vec::new();
+    for task in tasks {
+        taken.extend(task.await??);
+    }
+    let rate = taken.len() as f64 / started.elapsed().as_secs_f64();
+    taken.sort();
+    println!("{} {}", taken[taken.len() / 2], rate as u64);
+    Ok(())
 }
 
 async fn schema(given: &[&str]) -> Outcome {

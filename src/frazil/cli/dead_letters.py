@@ -1,0 +1,99 @@
+"""`frazil dead-letters`: what subscriptions gave up, and published again. Asks the server."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from frazil.cli import options, output
+from frazil.cli.progress import counter
+from frazil.cli.server import Server, need_server, topic_path
+from frazil.core.error_forms import from_dict
+from frazil.core.errors import InvalidInput
+
+app = typer.Typer(no_args_is_help=True, help="Look at messages that subscriptions gave up, and publish them again.")
+
+TEXT_MAX = 60
+REPLAY_ROWS = 1_000
+
+
+@app.command("list")
+def list_(
+    topic: options.TopicArgument,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, max=1_000, help="At most so many.")] = 20,
+    after: Annotated[int | None, typer.Option("--after", min=0, help="Only those behind this offset.")] = None,
+    server: options.Server = None,
+    data: options.Data = None,
+    config: options.Config = None,
+    as_json: options.Json = False,
+) -> None:
+    """List messages that subscriptions of a topic gave up, oldest first, with the reason."""
+    found = need_server(server, data, config).get(topic_path(topic, "dead-letters"), limit=count, after=after)
+    if as_json:
+        output.print_json(found["items"])
+        return
+    if not found["items"]:
+        output.say(f"there are no dead letters of {topic}")
+        return
+    names = ("offset", "original_offset", "original_subscription", "redeliveries", "reason", "payload")
+    shown = [{**one, "payload": _payload(one)} for one in found["items"]]
+    output.print_dicts(names, shown, right=("offset", "original_offset", "redeliveries"))
+    if found["next"] is not None:
+        output.say(f"there are more: --after {found['next']}")
+
+
+@app.command()
+def replay(
+    topic: options.TopicArgument,
+    offset: Annotated[int | None, typer.Option("--offset", min=0, help="This one, by its `offset`.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    after: Annotated[int | None, typer.Option("--after", min=0, help="With --all: those behind this offset.")] = None,
+    yes: options.Yes = False,
+    server: options.Server = None,
+    data: options.Data = None,
+    config: options.Config = None,
+    as_json: options.Json = False,
+) -> None:
+    """Publish dead letters again where they came from. They stay where they are: twice replayed is twice published."""
+    if all_ == (offset is not None) or (after is not None and not all_):
+        raise InvalidInput("give --offset N for one dead letter, or --all, with or without --after")
+    asked = need_server(server, data, config)
+    if not yes:
+        which = f"dead letter {offset}" if offset is not None else "all dead letters"
+        typer.confirm(f"Publish {which} of {topic} again?", abort=True, err=True)
+    path = topic_path(topic, "dead-letters", "replay")
+    if offset is not None:
+        done = asked.post(path, {"which": "one", "offset": offset})["replayed"]
+    else:
+        done = _replay_all(asked, path, after)
+    if as_json:
+        output.print_json({"topic": topic, "replayed": done})
+    else:
+        print(f"published {output.plural(done, 'dead letter')} of {topic} again")
+
+
+def _replay_all(server: Server, path: str, after: int | None) -> int:
+    """In portions, each of which says how far it came: what was published before an error is told with it."""
+    done = 0
+    with counter("replaying", None) as bar:
+        while True:
+            answer = server.post(path, {"which": "all", "after": after, "limit": REPLAY_ROWS})
+            done += int(answer["replayed"])
+            bar.advance(answer["replayed"])
+            if answer["error"] is not None:
+                error = from_dict(answer["error"])
+                error.fields |= {"replayed": done, "next": answer["next"]}
+                go_on = "" if answer["next"] is None else f"; go on with --after {answer['next']}"
+                error.message += f"; {output.plural(done, 'dead letter')} before it were published again{go_on}"
+                raise error
+            after = answer["next"]
+            if after is None:
+                return done
+
+
+def _payload(letter: dict[str, Any]) -> str:
+    text = letter["text"]
+    if text is None:
+        return f"{len(letter['payload']) * 3 // 4} bytes"
+    return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}…"

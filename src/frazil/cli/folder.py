@@ -1,0 +1,25 @@
+"""The data folder that a verb works on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from frazil.core.disk import LocalDisk
+from frazil.core.errors import InvalidSettings, TopicNotFound
+from frazil.core.names import TopicName
+from frazil.core.settings import Settings, resolve_settings
+from frazil.log.survey import topic_names
+
+
+def settings_on_disk(data: Path | None, config: Path | None) -> Settings:
+    """The settings of a verb; each works on a folder, so one must be named."""
+    settings = resolve_settings(data, config)
+    if settings.data is None:
+        raise InvalidSettings("data: the settings name no data folder, and a command needs one; give --data")
+    return settings
+
+
+def check_exists(settings: Settings, topic: str) -> None:
+    """Refuse before a folder is made or locked for a topic that is not there."""
+    if TopicName.parse(topic) not in topic_names(LocalDisk(), settings.log_folder):
+        raise TopicNotFound(topic)

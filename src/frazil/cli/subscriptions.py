@@ -1,0 +1,129 @@
+"""`frazil subscriptions`: how far each is, and set elsewhere. Asks the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from frazil.cli import options, output
+from frazil.cli.positions import parse_start
+from frazil.cli.server import Server, need_server, topic_path
+
+app = typer.Typer(no_args_is_help=True, help="Look at subscriptions, set them elsewhere, delete them.")
+
+
+def topics_with(server: Server, topic: str | None, what: str) -> Iterator[str]:
+    """The topic that is named, or all that have any of it."""
+    if topic is not None:
+        yield topic
+        return
+    yield from (one["topic"] for one in server.all("/v1/topics") if one[what])
+
+
+@app.command("list")
+def list_(
+    topic: options.TopicOrAll = None,
+    server: options.Server = None,
+    data: options.Data = None,
+    config: options.Config = None,
+    as_json: options.Json = False,
+) -> None:
+    """List subscriptions: how far each is, what is in flight, and who consumes."""
+    asked = need_server(server, data, config)
+    found = [one for name in topics_with(asked, topic, "subscriptions") for one in _of(asked, name)]
+    if as_json:
+        output.print_json(found)
+    elif not found:
+        output.say("there are no subscriptions; a consumer makes one when it subscribes")
+    else:
+        names = ("topic", "subscription", "type", "cursor", "end", "lag", "in_flight", "resting", "connected")
+        output.print_dicts(names, found, right=names[3:])
+        for one in found:
+            _say_blocked(one)
+
+
+@app.command()
+def describe(
+    topic: options.TopicArgument,
+    subscription: options.SubscriptionArgument,
+    server: options.Server = None,
+    data: options.Data = None,
+    config: options.Config = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show one subscription."""
+    found = need_server(server, data, config).get(topic_path(topic, "subscriptions", subscription))
+    if as_json:
+        output.print_json(found)
+        return
+    output.print_pairs((output.heading(name), output.fact_shown(value)) for name, value in found.items())
+    _say_blocked(found)
+
+
+@app.command()
+def reset(
+    topic: options.TopicArgument,
+    subscription: options.SubscriptionArgument,
+    to: Annotated[
+        str, typer.Option("--to", metavar="start|end|N|@TIME", help="@TIME: ISO 8601 (UTC), or ms since 1970.")
+    ],
+    yes: options.Yes = False,
+    server: options.Server = None,
+    data: options.Data = None,
+    config: options.Config = None,
+    as_json: options.Json = False,
+) -> None:
+    """Let a subscription go on elsewhere. Messages behind that place come again, those before it never."""
+    start = parse_start(to, "--to")
+    asked, path = need_server(server, data, config), topic_path(topic, "subscriptions", subscription)
+    if not yes:
+        before = asked.get(path)
+        question = f"Set {subscription} of {topic}, which is at {before['cursor']} of {before['end']}, to {to}?"
+        typer.confirm(question, abort=True, err=True)
+    found = asked.post(f"{path}/reset", _wanted(start))
+    if as_json:
+        output.print_json(found)
+    else:
+        print(f"{subscription} of {topic} goes on at offset {found['cursor']}")
+
+
+@app.command()
+def delete(
+    topic: options.TopicArgument,
+    subscription: options.SubscriptionArgument,
+    yes: options.Yes = False,
+    server: options.Server = None,
+    data: options.Data = None,
+    config: options.Config = None,
+    as_json: options.Json = False,
+) -> None:
+    """Forget a subscription and how far it was; streams of its consumers end."""
+    asked, path = need_server(server, data, config), topic_path(topic, "subscriptions", subscription)
+    if not yes:
+        lag = asked.get(path)["lag"]
+        left = "an unknown number of messages" if lag is None else output.plural(lag, "message")
+        typer.confirm(f"Delete {subscription} of {topic}, with {left} not acknowledged?", abort=True, err=True)
+    found = asked.delete(path)
+    if as_json:
+        output.print_json(found)
+    else:
+        print(f"deleted subscription {subscription} of {topic}")
+
+
+def _of(server: Server, topic: str) -> list[dict[str, Any]]:
+    return server.all(topic_path(topic, "subscriptions"))
+
+
+def _wanted(start: str | int | datetime) -> dict[str, Any]:
+    if isinstance(start, datetime):
+        return {"to": "time", "time": start.isoformat()}
+    return {"to": "offset", "offset": start} if isinstance(start, int) else {"to": start}
+
+
+def _say_blocked(one: dict[str, Any]) -> None:
+    if one["blocked_by"] is not None:
+        where = f"{one['subscription']} of {one['topic']}"
+        output.say(f"{where} waits for offset {one['blocked_by']}, which nothing may overtake; acknowledge or reset it")
