@@ -22,7 +22,7 @@ FAILURES = (pa.flight.FlightError, pa.ArrowException, OSError)
 
 _OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 5_000),  # so long an attempt may take: the owner may have many at once
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),

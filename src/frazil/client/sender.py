@@ -22,7 +22,16 @@ from frazil.client.put_stream import PutStream
 from frazil.client.window import Batch, SenderLimits, Window, encoded
 from frazil.core.clock import Clock
 from frazil.core.error_forms import from_dict
-from frazil.core.errors import Closed, FrazilError, OutcomeUnknown, ProducerFenced, SequenceGap, TopicNotFound
+from frazil.core.errors import (
+    Closed,
+    EncodingFailed,
+    FrazilError,
+    LogFailed,
+    OutcomeUnknown,
+    OwnerUnreachable,
+    SequenceGap,
+    TopicNotFound,
+)
 from frazil.log.group import MessageRow, Notify, Part
 
 CLOSE_SECONDS_MAX = 5.0
@@ -52,6 +61,8 @@ class Sender:
         self._next_sequence = 0
         self._epochs: tuple[int, int] | None = None
         self._refused_at: int | None = None
+        self._attempts = 0
+        self._since_us = 0
         self._closed = False
 
     # --- for callers
@@ -144,6 +155,9 @@ class Sender:
                 except FrazilError as error:
                     _settle(parts, error)
                     continue
+                except BaseException as error:  # Ctrl-C: others may wait for what this caller was to send
+                    _settle(parts, EncodingFailed(self._topic, f"interrupted by {error!r}"))
+                    raise
                 with self._guard:
                     same = self._stream is stream and stream.schema.equals(batch.rows.schema)
                     batch.sequence = self._next_sequence
@@ -178,40 +192,49 @@ class Sender:
     # --- the worker: sends for callers that may not block, and opens the stream again
 
     def _work(self) -> None:
-        attempt, since_us = 0, 0
-        while True:
-            with self._guard:
-                while not self._has_work():
-                    if self._closed and not self._window.busy:
-                        return
-                    self._changed.wait()
-                opens = self._stream is None
-                if not opens:
-                    self._sending = True
-            if not opens:
-                self._send_ready()
-                continue
-            since_us = since_us if attempt else self._clock.monotonic_us()
-            error = self._open()
-            if error is None:
-                attempt = 0
-                continue
-            waited_ms = (self._clock.monotonic_us() - since_us) // 1_000
-            if not is_passing(error) or waited_ms >= self._limits.give_up_ms:
-                self._give_up(error)
-                attempt = 0
-                continue
-            attempt += 1
-            with self._guard:
-                self._changed.wait(delay_seconds(attempt))
+        try:
+            while self._wait_for_work():
+                if self._sending:
+                    self._send_ready()
+                else:
+                    self._open_again()
+        except BaseException as error:  # our own mistake: nobody may wait for a worker that is gone
+            self._give_up(OutcomeUnknown(self._topic, repr(error)))
+            self._worker = None
+            raise
+
+    def _wait_for_work(self) -> bool:
+        """False when there is no more; else, if there is a stream, its caller is the one who sends."""
+        with self._guard:
+            while not self._has_work():
+                if self._closed and not self._window.busy:
+                    return False
+                self._changed.wait()
+            self._sending = self._stream is not None
+            return True
+
+    def _open_again(self) -> None:
+        """One attempt, after a rest if those before it have led to no answer; and the end of patience."""
+        if self._attempts:
+            threading.Event().wait(delay_seconds(self._attempts))
+        else:
+            self._since_us = self._clock.monotonic_us()
+        self._attempts += 1
+        error = self._open()
+        waited_ms = (self._clock.monotonic_us() - self._since_us) // 1_000
+        if error is not None and (not is_passing(error) or waited_ms >= self._limits.give_up_ms):
+            self._give_up(error)
 
     def _has_work(self) -> bool:
-        if self._sending or (self._reader is not None and self._stream is None and self._reader.is_alive()):
+        if self._sending or (self._stream is None and self._reader is not None):
             return False
         return self._window.busy if self._stream is None else self._window.may_send
 
     def _open(self) -> FrazilError | None:
         """A new stream with everything that has no answer; or why there is none."""
+        waited_ms = (self._clock.monotonic_us() - self._since_us) // 1_000
+        if self._attempts > 1 and waited_ms >= self._limits.give_up_ms:  # streams come about, and no answers
+            return OwnerUnreachable(self._connection.address, "its streams end without an answer")
         with self._guard:
             schema = self._window.next_schema
         try:
@@ -271,29 +294,30 @@ class Sender:
         with self._guard:
             sent = self._window.take_sent()
             waiting = self._window.take_waiting()
-            self._refused_at = None
-        unknown = error if isinstance(error, TopicNotFound) else OutcomeUnknown(self._topic, error.message)
+            self._refused_at, self._attempts = None, 0
+        says_enough = isinstance(error, TopicNotFound | LogFailed)
+        unknown = error if says_enough else OutcomeUnknown(self._topic, error.message)
         _settle((part for batch in sent for part in batch.parts), unknown)
         _settle(waiting, error)
 
     # --- answers
 
     def _read(self, stream: PutStream) -> None:
-        while (answer := stream.read()) is not None:
-            self._answered(answer)
-        error = stream.finish()
-        if error is not None and not is_passing(error):
-            _log.debug("a stream to %s ended: %s", self._topic, error)
-        with self._guard:
-            if self._stream is stream:
-                self._stream = None
-        if isinstance(error, ProducerFenced):
-            self._give_up(error)
-        with self._guard:
-            self._reader = None
-            self._changed.notify_all()
+        try:
+            while (answer := stream.read()) is not None:
+                self._answered(answer)
+            error = stream.finish()
+            if error is not None:
+                _log.debug("a stream to %s ended: %s", self._topic, error)
+        finally:
+            with self._guard:
+                if self._stream is stream:
+                    self._stream = None
+                self._reader = None
+                self._changed.notify_all()
 
     def _answered(self, answer: dict[str, Any]) -> None:
+        self._attempts = 0
         if "error" in answer:
             self._refused(int(answer["sequence"]), from_dict(answer["error"]))
             return

@@ -106,11 +106,9 @@ def checked_batch(settings: WalSettings, batch: pa.RecordBatch) -> tuple[pa.Reco
     """Bounded, not empty, and without a null where none may be."""
     if batch.num_rows == 0:
         raise InvalidInput("the batch has no rows")
-    for field, column in zip(batch.schema, batch.columns, strict=True):
-        if not field.nullable and column.null_count:
-            raise SchemaMismatch(
-                f"column {field.name!r} has {column.null_count} nulls and may have none", field=field.name
-            )
+    for index, field in enumerate(batch.schema):
+        if not field.nullable and (count := batch.column(index).null_count):
+            raise SchemaMismatch(f"column {field.name!r} has {count} nulls and may have none", field=field.name)
     size = pa.ipc.get_record_batch_size(batch)
     if size > settings.batch_bytes_max:
         raise BatchTooLarge(size, settings.batch_bytes_max)

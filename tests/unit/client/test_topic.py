@@ -13,6 +13,7 @@ import pytest
 
 import frazil
 from frazil.core.settings import FlightSettings
+from frazil.serve import flight_publishing
 from frazil.serve.flight import FlightDoor, flight_door
 
 TOPIC = "/default/orders"
@@ -32,7 +33,7 @@ def payloads(topic: frazil.Topic | frazil.RemoteTopic) -> list[bytes]:
 )
 def test_the_face_is_that_of_the_embedded_one(mine: type, embedded: type) -> None:
     own = {"log", "open_producer", "producer_state", "settings", "floor_of"}
-    own |= {"metrics", "budget", "cache", "opened_topics", "maintain"}  # of the process that owns the folder
+    own |= {"metrics", "budget", "cache", "opened_topics", "maintain", "record"}  # of the process that owns the folder
     for name, member in inspect.getmembers(embedded):
         if name.startswith("_") or name in own:
             continue
@@ -279,3 +280,28 @@ def test_more_streams_than_the_limit_wait_until_one_ends(owner: frazil.Storage) 
             topic.read()
         reader.close()
         assert frazil.connect(door.address).topic(TOPIC).publish("x") == 0
+
+
+def test_a_server_whose_streams_all_fail_is_given_up(
+    owner: frazil.Storage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("of our own")
+
+    monkeypatch.setattr(flight_publishing, "received_batch", broken)
+    with (
+        flight_door(owner, FlightSettings(port=0)) as door,
+        frazil.connect(door.address, give_up_ms=1_000) as remote,
+        pytest.raises(frazil.OutcomeUnknown, match="without an answer"),
+    ):
+        remote.topic(TOPIC).publish("x")
+    assert "a Flight call failed" in caplog.text
+
+
+def test_what_was_never_sent_is_told_apart_from_what_has_no_answer(owner: frazil.Storage) -> None:
+    with flight_door(owner, FlightSettings(port=0)) as door:
+        remote = frazil.connect(door.address, give_up_ms=300)
+        topic = remote.topic(TOPIC)
+    with pytest.raises(frazil.OwnerUnreachable):
+        topic.publish("x")
+    remote.close()
