@@ -104,7 +104,8 @@ def test_a_terminal_shows_it_live_and_outlives_the_server(tmp_path: Path) -> Non
             server.start()
             assert server.http != before
             terminal.until(server.http.encode() + rb" +ready", TOPIC.encode())
-            terminal.process.send_signal(signal.SIGINT)
+            terminal.process.send_signal(signal.SIGTERM)
+            terminal.until(re.escape(b"\x1b[?1049l"), plain=False)  # back from the alternate screen
             assert terminal.process.wait(DEADLINE_SECONDS) == 0
     finally:
         server.kill()
@@ -145,11 +146,11 @@ class Terminal:
         self._fd = fd
         self.seen = b""
 
-    def until(self, *patterns: bytes) -> None:
-        """What is drawn from now on, until it has all of these."""
+    def until(self, *patterns: bytes, plain: bool = True) -> None:
+        """What is drawn from now on, until it has all of these; plain: without what moves the cursor."""
         self.seen = b""
         deadline = time.monotonic() + DEADLINE_SECONDS
-        while not all(re.search(each, _CONTROLS.sub(b"", self.seen)) for each in patterns):
+        while not all(re.search(each, _CONTROLS.sub(b"", self.seen) if plain else self.seen) for each in patterns):
             assert time.monotonic() < deadline, self.seen[-2000:]
             if select.select([self._fd], [], [], 1)[0]:
                 self.seen += os.read(self._fd, 65536)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 import threading
 import time
@@ -41,6 +42,7 @@ def top(
     watched = Watched(lambda: need_server(server, data, config))
     watched.look()
     live = not as_json and not once and sys.stdout.isatty()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the terminal is given back as it was
     with contextlib.suppress(KeyboardInterrupt), _display(live, as_json) as display:
         if live:
             display.show(watched)
