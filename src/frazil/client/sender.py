@@ -29,6 +29,7 @@ from frazil.core.errors import (
     LogFailed,
     OutcomeUnknown,
     OwnerUnreachable,
+    SequenceForgotten,
     SequenceGap,
     TopicNotFound,
 )
@@ -61,6 +62,7 @@ class Sender:
         self._next_sequence = 0
         self._epochs: tuple[int, int] | None = None
         self._refused_at: int | None = None
+        self._forgotten = False
         self._attempts = 0
         self._since_us = 0
         self._closed = False
@@ -274,11 +276,12 @@ class Sender:
         next_sequence = stream.next_sequence
         expected = self._refused_at if self._refused_at is not None else sent[0].sequence if sent else next_sequence
         self._refused_at, self._next_sequence = None, next_sequence
-        if next_sequence < expected:
+        forgotten, self._forgotten = self._forgotten, False
+        if next_sequence < expected and not forgotten:
             return [], sent, []
         stored, unknown, again = [], [], []
         for batch in sent:
-            if batch.sequence >= next_sequence:
+            if forgotten or batch.sequence >= next_sequence:
                 again.append(batch)
             elif (offset := stream.stored.get((batch.sequence, batch.rows.num_rows))) is not None:
                 stored.append((batch, offset))
@@ -294,7 +297,7 @@ class Sender:
         with self._guard:
             sent = self._window.take_sent()
             waiting = self._window.take_waiting()
-            self._refused_at, self._attempts = None, 0
+            self._refused_at, self._forgotten, self._attempts = None, False, 0
         says_enough = isinstance(error, TopicNotFound | LogFailed)
         unknown = error if says_enough else OutcomeUnknown(self._topic, error.message)
         _settle((part for batch in sent for part in batch.parts), unknown)
@@ -317,12 +320,12 @@ class Sender:
                 self._changed.notify_all()
 
     def _answered(self, answer: dict[str, Any]) -> None:
-        self._attempts = 0
         if "error" in answer:
             self._refused(int(answer["sequence"]), from_dict(answer["error"]))
             return
         settled = []
         with self._guard:
+            self._attempts = 0
             for sequence, offset in answer["acked"]:
                 settled.append((self._window.answered(sequence), offset))
             self._wake()
@@ -336,6 +339,10 @@ class Sender:
             behind = self._refused_at is not None and isinstance(error, SequenceGap)
             if behind or isinstance(error, Closed):
                 return
+            if isinstance(error, SequenceForgotten):  # it was not stored: all that might be was told when this began
+                self._forgotten = True
+                return
+            self._attempts = 0
             batch = self._window.answered(sequence)
             if self._refused_at is None:
                 self._refused_at = sequence

@@ -10,6 +10,7 @@ import pytest
 
 import frazil
 from frazil.core.settings import FlightSettings
+from frazil.log import producers
 from frazil.log.storage import open_storage
 from frazil.serve.flight import flight_door
 from frazil.testing import FaultyDisk
@@ -68,3 +69,19 @@ def test_a_log_that_failed_says_so_until_a_restart() -> None:
                 topic.publish("second")
             assert failed.value.topic == TOPIC
         assert [message.payload for message in topic.read()] == [b"first"]
+
+
+def test_a_producer_that_the_log_has_forgotten_begins_anew(
+    owner: frazil.Storage, remote: frazil.RemoteStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More producers than it remembers have come while the stream was quiet."""
+    monkeypatch.setattr(producers, "PRODUCERS_MAX", 3)
+    topic = remote.topic(TOPIC)
+    for number in range(4):
+        assert topic.publish_many([f"{number}", "more"]) == frazil.OffsetRange(2 * number, 2 * number + 2)
+        for other in range(5):
+            owner.topic(TOPIC).open_producer(f"other {other}")
+        assert owner.topic(TOPIC).producer_state(remote.producer) is None
+    assert [message.payload for message in topic.read()] == [
+        payload for number in range(4) for payload in (f"{number}".encode(), b"more")
+    ]
