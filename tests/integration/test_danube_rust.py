@@ -13,9 +13,13 @@ from typing import IO, Self
 import pytest
 
 from parts.danube import WAIT_SECONDS, Server
-from parts.processes import part, pause
+from parts.processes import PARTS, part, pause
 
-pytestmark = pytest.mark.timeout(180)
+HAS_CLIENT = (PARTS / "danube-rust").exists()
+pytestmark = [
+    pytest.mark.timeout(180),
+    pytest.mark.skipif(not HAS_CLIENT, reason="the client could not be built here; `make parts` says why"),
+]
 
 KEYS = ["tea", "milk", "rice", "salt"]
 
