@@ -137,7 +137,7 @@ def without(value: Any) -> Any:
 
 def test_what_is_given_stands_above_the_environment(cli: Cli, server: Server, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("FRAZIL_SERVER", server.http)
-    assert [one["topic"] for one in cli.json("topics", "list")] == [MOVED]
+    assert MOVED in [one["topic"] for one in cli.json("topics", "list")]
     assert cli.json("topics", "list", "--data", str(tmp_path)) == []
     monkeypatch.setenv("FRAZIL_SERVER", "http://127.0.0.1:1")
     assert cli.json("topics", "list", "--server", server.http) != []

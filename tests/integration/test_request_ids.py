@@ -40,10 +40,11 @@ def lines_of(server: Server, request_id: str) -> list[str]:
 
 
 def test_an_http_answer_has_the_id_that_was_given(server: Server) -> None:
-    answer = httpx.get(f"{server.http}/v1/topics{CORRUPT}", headers={NAME: "from-the-test:1"}, timeout=30)
+    path = f"/v1/topics{CORRUPT}/retention"
+    answer = httpx.put(f"{server.http}{path}", json={"age_ms": 1}, headers={NAME: "from-the-test:1"}, timeout=30)
     assert (answer.status_code, answer.headers[NAME]) == (500, "from-the-test:1")
     (line,) = lines_of(server, "from-the-test:1")
-    assert f"GET /topics{CORRUPT}" in line
+    assert f"PUT {path}" in line
 
 
 @pytest.mark.parametrize("given", [None, "", "two words", "x" * 129, 'a"b', "ü".encode("latin-1")])
