@@ -16,6 +16,7 @@ from frazil.core.broker_settings import BrokerSettings
 from frazil.core.errors import InvalidSettings
 from frazil.core.lake_settings import (
     CatalogSettings,
+    CatalogType,
     MaintenanceSettings,
     ObjectStoreSettings,
     ReaderSettings,
@@ -152,6 +153,13 @@ class Settings(_Frozen):
     def log_folder(self) -> Path:
         """Where the segments are: `{log_folder}/{namespace}/{topic}/{offset:020d}.wal`."""
         return self.wal.base_path or (self.data or Path("/memory")) / "log"
+
+    @property
+    def embedded_catalog(self) -> Path | None:
+        """The file of the catalog, which the mover makes; None if the catalog is elsewhere."""
+        if self.catalog.type is not CatalogType.SQL or self.catalog.uri is not None:
+            return None
+        return (self.data or Path("frazil-data")).absolute() / "catalog.db"
 
     def of_topic(self, topic: TopicName) -> TopicRules:
         """What holds for one topic: what `topics` says of it, and the writer's settings for the rest."""

@@ -44,8 +44,8 @@ def catalog_properties(settings: Settings) -> dict[str, str]:
 def open_catalog(settings: Settings) -> Catalog:
     """The catalog, or `LakeUnavailable` with the setting to look at."""
     properties = catalog_properties(settings)
-    if settings.catalog.type is CatalogType.SQL and settings.catalog.uri is None:
-        _folder(settings).mkdir(parents=True, exist_ok=True)
+    if settings.embedded_catalog is not None:
+        settings.embedded_catalog.parent.mkdir(parents=True, exist_ok=True)
     try:
         catalog = load_catalog(settings.catalog.name, **properties)
     except Exception as error:
@@ -59,8 +59,7 @@ def open_catalog(settings: Settings) -> Catalog:
 
 def is_there(settings: Settings) -> bool:
     """The embedded catalog is a file that opening would make: whoever only looks must not."""
-    embedded = settings.catalog.type is CatalogType.SQL and settings.catalog.uri is None
-    return not embedded or (_folder(settings) / "catalog.db").exists()
+    return settings.embedded_catalog is None or settings.embedded_catalog.exists()
 
 
 def known_properties(settings: Settings) -> dict[str, Any]:
@@ -83,7 +82,7 @@ def _address(settings: Settings) -> dict[str, str]:
             }
         )
     if catalog.type is CatalogType.SQL:
-        return {"uri": _patient(uri or f"sqlite:///{_folder(settings) / 'catalog.db'}"), "pool_pre_ping": "true"}
+        return {"uri": _patient(uri or f"sqlite:///{settings.embedded_catalog}"), "pool_pre_ping": "true"}
     return _given({"uri": uri})
 
 

@@ -52,6 +52,9 @@ class Histories:
         """None where there is no lake at all: an embedded one is made by the mover, never by a reader."""
         with self._guard:
             if self._tables is None:
+                embedded = self._settings.embedded_catalog
+                if embedded is not None and not embedded.exists():
+                    return None
                 try:
                     from frazil.lake.history import TableHistories
                 except ModuleNotFoundError as error:
