@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,12 +19,10 @@ import pyarrow as pa
 
 from frazil.client.aio import RemoteStorage, RemoteSubscription, RemoteTopic, connect
 from frazil.core.errors import Closed
-from frazil.core.offsets import OffsetRange
 from frazil.core.rows import Message, to_messages
-from frazil.core.settings import RetentionSettings, Settings
-from frazil.log.group import Part, resolve_futures
+from frazil.core.settings import Settings
+from frazil.log.awaited import AwaitedStorage, AwaitedTopic
 from frazil.log.positions import Start, needs_lookup
-from frazil.log.publishing import Outgoing
 from frazil.log.reader import BatchReader
 from frazil.log.storage import Storage as _Storage
 from frazil.log.topic import Topic as _Topic
@@ -59,80 +57,12 @@ async def open_read_only(where: str | os.PathLike[str] | Settings | Mapping[str,
     return ReadOnlyStorage(await asyncio.to_thread(_open_read_only, where))
 
 
-class Storage:
+class Storage(AwaitedStorage[_Topic, "Topic"]):
     def __init__(self, storage: _Storage) -> None:
-        self._storage = storage
-
-    async def topic(self, name: str, *, schema: pa.Schema | None = None, create: bool = True) -> Topic:
-        return Topic(await asyncio.to_thread(self._storage.topic, name, schema=schema, create=create))
-
-    async def create_topic(
-        self, name: str, *, schema: pa.Schema | None = None, retention: RetentionSettings | None = None
-    ) -> Topic:
-        return Topic(await asyncio.to_thread(self._storage.create_topic, name, schema=schema, retention=retention))
-
-    async def delete_topic(self, name: str) -> None:
-        await asyncio.to_thread(self._storage.delete_topic, name)
-
-    async def change_schema(self, name: str, schema: pa.Schema) -> Topic:
-        return Topic(await asyncio.to_thread(self._storage.change_schema, name, schema))
-
-    async def set_retention(self, name: str, retention: RetentionSettings | None) -> None:
-        await asyncio.to_thread(self._storage.set_retention, name, retention)
-
-    async def topics(self) -> list[str]:
-        return await asyncio.to_thread(self._storage.topics)
-
-    async def close(self) -> None:
-        await asyncio.to_thread(self._storage.close)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
+        super().__init__(storage, Topic)
 
 
-class Topic:
-    """Publish to and read from one topic, from as many tasks as you like, on one event loop."""
-
-    def __init__(self, topic: _Topic) -> None:
-        self._topic = topic
-        self._loop = asyncio.get_running_loop()
-        self._notify = self._settled  # one object, so that a group is told once for all its callers
-
-    @property
-    def name(self) -> str:
-        return self._topic.name
-
-    @property
-    def schema(self) -> pa.Schema | None:
-        return self._topic.schema
-
-    async def publish(
-        self, payload: bytes | str, *, key: bytes | str | None = None, attributes: Mapping[str, str] | None = None
-    ) -> int:
-        """Append one message and return its offset once it is durable. A cancelled call may still be stored."""
-        future: asyncio.Future[int] = self._loop.create_future()
-        self._topic.begin_publish(payload, key, attributes, self._notify, future)
-        return await future
-
-    async def publish_many(self, messages: Iterable[bytes | str | Outgoing] | pa.RecordBatch) -> OffsetRange:
-        """Append all or nothing, as one batch, and return its offsets once it is durable."""
-        future: asyncio.Future[int] = self._loop.create_future()
-        count = self._topic.begin_publish_many(messages, self._notify, future)
-        first = await future
-        return OffsetRange(first, first + count)
-
-    def read(
-        self, start: Start = "earliest", *, end: int | None = None, follow: bool = False
-    ) -> AsyncIterator[Message]:
-        """Messages from `start` up to `end`, or what is there now; with `follow`, also all that comes."""
-        self._topic.check_is_message_topic()
-        return _messages(self.read_batches(start, end=end, follow=follow))
-
+class Topic(AwaitedTopic[_Topic]):
     def read_batches(
         self, start: Start = "earliest", *, end: int | None = None, follow: bool = False
     ) -> AsyncIterator[pa.RecordBatch]:
@@ -158,9 +88,6 @@ class Topic:
     async def stats(self) -> TopicStats:
         return self._topic.stats()
 
-    async def sync(self) -> int:
-        return await asyncio.to_thread(self._topic.sync)
-
     async def _wait(self, reader: BatchReader) -> None:
         """Register, look again, and only then wait: so no move of the end is missed."""
         more = asyncio.Event()
@@ -177,16 +104,6 @@ class Topic:
                 await more.wait()
         finally:
             tail.discard(wake)
-
-    def _settled(self, part: Part) -> None:
-        """Called by a committer: one hop to the loop for all callers of a group."""
-        self._loop.call_soon_threadsafe(resolve_futures, part)
-
-
-async def _messages(batches: AsyncIterator[pa.RecordBatch]) -> AsyncIterator[Message]:
-    async for batch in batches:
-        for message in to_messages(batch):
-            yield message
 
 
 class ReadOnlyStorage:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import threading
 from collections.abc import Callable, Iterator
 
+from parts.forwarding import ForwardingProxy, end
 
-class EtcdProxy:
+
+class EtcdProxy(ForwardingProxy):
     def __init__(self, target_port: int) -> None:
-        self._target_port = target_port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._threads: list[threading.Thread] = []
-        self._open: list[socket.socket] = []
-        self._guard = threading.Lock()
+        super().__init__(target_port)
         self._loses = ""
         self._then: Callable[[], object] = lambda: None
         self.lost = 0
-        self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.endpoint = f"http://127.0.0.1:{self.port}"
 
     def lose_call(self) -> None:
         """What the client sends next does not arrive, and its connection breaks."""
@@ -28,35 +25,6 @@ class EtcdProxy:
         """What etcd sends next does not arrive. Once `then` has returned, the connection breaks."""
         self._then = then
         self._loses = "answers"
-
-    def start(self) -> None:
-        self._begin(self._accept)
-
-    def stop(self) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._cut(*self._open)
-        for thread in self._threads:
-            thread.join(10)
-
-    def _begin(self, target: Callable[..., None], *arguments: object) -> None:
-        thread = threading.Thread(target=target, args=arguments, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # the end: the listener was closed
-            while True:
-                client, _ = self._listener.accept()
-                try:
-                    server = socket.create_connection(("127.0.0.1", self._target_port))
-                except OSError:
-                    client.close()
-                    continue
-                self._open += [client, server]
-                self._begin(self._pump, client, server, "calls")
-                self._begin(self._pump, server, client, "answers")
 
     def _pump(self, source: socket.socket, target: socket.socket, what: str) -> None:
         with contextlib.suppress(OSError):
@@ -71,13 +39,7 @@ class EtcdProxy:
                         self._then()
                     break
                 target.sendall(data)
-        self._cut(source, target)
-
-    def _cut(self, *ends: socket.socket) -> None:
-        for end in ends:
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
+        end(source, target)
 
 
 @contextlib.contextmanager

@@ -144,7 +144,7 @@ def test_every_public_name_is_in_the_reference(module: Any) -> None:
 )
 def test_every_public_method_is_in_the_reference(owner: type) -> None:
     words = (REFERENCE / "python.md").read_text(encoding="utf-8")
-    own = [name for name in vars(owner) if not name.startswith("_")]
+    own = [name for name in dir(owner) if not name.startswith("_")]
     missing = [name for name in own if not re.search(rf"`{name}\b", words)]
     assert not missing
 

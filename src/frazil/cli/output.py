@@ -55,6 +55,11 @@ def print_pairs(pairs: Iterable[tuple[str, Any]]) -> None:
         print(f"{name + ':':<16}{_shown(value)}")
 
 
+def print_facts(found: Mapping[str, Any]) -> None:
+    """Fields of one JSON object, a line each."""
+    print_pairs((heading(name), fact_shown(value)) for name, value in found.items())
+
+
 def say(text: str) -> None:
     """A remark for people, out of the way of the answer."""
     print(text, file=sys.stderr)

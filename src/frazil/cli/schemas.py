@@ -217,7 +217,7 @@ def of_topic(
     if as_json:
         output.print_json(found)
     else:
-        output.print_pairs((output.heading(name), output.fact_shown(value)) for name, value in found.items())
+        output.print_facts(found)
 
 
 def _definition(file: Path, type_: SchemaType) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def describe(
     if as_json:
         output.print_json(found)
         return
-    output.print_pairs((output.heading(name), output.fact_shown(value)) for name, value in found.items())
+    output.print_facts(found)
     _say_blocked(found)
 
 
