@@ -232,7 +232,7 @@ def crowd(server: Server, count: int, each: int) -> None:
 
     def publish(number: int) -> None:
         with frazil.connect(server.flight, give_up_ms=100_000) as storage:
-            topic = storage.topic("/default/crowd")
+            topic = storage.topic(f"/default/crowd-{count}")
             topic.publish(f"{number}:first")
             ready.wait(110)
             times = done.setdefault(number, [])
@@ -253,7 +253,7 @@ def crowd(server: Server, count: int, each: int) -> None:
     assert ends[-1] < 10 * ends[count // 2] + 1, "the last of them waited much longer than most"
     assert memory(server) - before < 400 * MIB
     with frazil.connect(server.flight) as storage:
-        payloads = [message.payload for message in storage.topic("/default/crowd").read()]
+        payloads = [message.payload for message in storage.topic(f"/default/crowd-{count}").read()]
     assert len(payloads) == len(set(payloads)) == count * (each + 1)
 
 

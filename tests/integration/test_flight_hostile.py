@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 import frazil
+from frazil.core.put_notes import FewRow, few_note, piece_notes
 from frazil.core.settings import MIB
 from frazil.log.publishing import GIVEN, message_rows
 from frazil.serve import flight_wire
@@ -111,6 +113,23 @@ def batch(sequence: int = 0, made: pa.RecordBatch | None = None) -> bytes:
     return numbered(flight_wire.batch_data(rows() if made is None else made), sequence)
 
 
+def as_note(note: bytes) -> bytes:
+    return bytes(FlightData(app_metadata=note).SerializeToString())
+
+
+def few(sequence: int, *given: FewRow) -> bytes:
+    return as_note(few_note(sequence, 1_000_000, given or [FewRow(b"tea", b"k", {"a": "b"}), FewRow(b"", None, None)]))
+
+
+def pieces(made: pa.RecordBatch, sequence: int = 0) -> Iterator[bytes]:
+    return map(as_note, piece_notes(sequence, memoryview(made.serialize())))
+
+
+def end_of(hostile: Hostile) -> int:
+    with frazil.connect(hostile.server.flight) as remote:
+        return remote.topic(TOPIC).stats().end
+
+
 def as_data(message: pa.Buffer, sequence: int = 0) -> bytes:
     return numbered(flight_wire._data(message, b""), sequence)
 
@@ -154,10 +173,104 @@ def test_a_compressed_bomb_is_refused_before_it_is_opened(hostile: Hostile) -> N
 
 
 def test_a_batch_beyond_the_limit_is_refused(hostile: Hostile) -> None:
-    assert "batch_bytes_max" in hostile.refused(opening(), batch(0, rows(17, MIB - 100)))
-    assert "larger than max" in hostile.refused(opening(), batch(0, rows(40, MIB)))
+    assert "batch_bytes_max" in hostile.refused(opening(), *pieces(rows(17, MIB - 100)))
+    assert "larger than max" in hostile.refused(opening(), batch(0, rows(3, MIB)))
     many = pa.RecordBatch.from_arrays([pa.array([b""] * 1_000_001, pa.binary())], schema=ONLY_PAYLOADS)
-    assert "batch_rows_max" in hostile.refused(opening(ONLY_PAYLOADS), batch(0, many))
+    assert "batch_rows_max" in hostile.refused(opening(ONLY_PAYLOADS), *pieces(many))
+
+
+def test_a_batch_in_pieces_is_taken_once_and_whole(hostile: Hostile) -> None:
+    with frazil.connect(hostile.server.flight) as remote:
+        topic = remote.topic("/default/pieces")
+        made = rows(5, MIB)
+        name = {"topic": "/default/pieces", "producer": "whole"}
+        answers, code, _ = hostile.put(opening(**name), *pieces(made), *pieces(made, 5))
+        assert code is None
+        assert [acked for answer in answers for acked in answer.get("acked", [])] == [[0, 0], [5, 5]]
+        answers, code, _ = hostile.put(opening(**name), *pieces(made, 5))
+        assert [acked for answer in answers for acked in answer.get("acked", [])] == [[5, 5]]  # as the first time
+        assert topic.stats().end == 10
+        read = pa.Table.from_batches(list(topic.read_batches()))
+        assert read["_payload"].combine_chunks().equals(pa.concat_arrays([made["_payload"]] * 2))
+
+
+def test_pieces_that_lie_are_refused(hostile: Hostile) -> None:
+    good = list(pieces(rows(5, MIB)))
+    before = end_of(hostile)
+    for case, message in [
+        ([good[0]], "the stream ended"),
+        ([good[0], *pieces(rows(5, MIB), 7)], "the next piece of the same batch was due"),
+        ([good[0], few(0)], "the next piece of the same batch was due"),
+        ([good[0], batch()], "the next piece of the same batch was due"),
+        ([as_note(b'{"sequence":0,"bytes":10}\n' + bytes(100))], "more than they say"),
+        ([as_note(b'{"sequence":0,"bytes":10}\n' + bytes(10))], "not valid Arrow"),
+        ([as_note(b'{"sequence":0,"bytes":0}\n')], "bytes"),
+        ([as_note(b'{"sequence":0,"bytes":-1}\nx')], "bytes"),
+        ([as_note(b'{"sequence":0,"bytes":99999999999}\nx')], "bytes"),
+        ([as_note(b'{"sequence":0,"bytes":100}')], "the stream ended"),
+        ([good[0], as_note(b'{"sequence":0,"bytes":100}')], "the next piece of the same batch was due"),
+    ]:
+        assert message in hostile.refused(opening(), *case), message
+    assert end_of(hostile) == before
+
+
+def test_a_few_messages_that_lie_are_refused(hostile: Hostile) -> None:
+    before = end_of(hostile)
+    for case, message in [
+        (b'"rows":[[5,null,null]]}\n1234', "rows: they say that 5 bytes follow, and 4 do"),
+        (b'"rows":[[3,null,null]]}\n1234', "rows: they say that 3 bytes follow, and 4 do"),
+        (b'"rows":[[3,2,null]]}\n1234', "rows: they say that 5 bytes follow"),
+        (b'"rows":[[9223372036854775807,null,null]]}\n1234', "rows"),
+        (b'"rows":[[-4,8,null]]}\n1234', "rows"),
+        (b'"rows":[[4,null]]}\n1234', "rows"),
+        (b'"rows":[]}\n', "no messages"),
+        (b'"rows":[%s[0,0,null]]}\n' % (b"[0,0,null]," * 32), "rows"),
+        (b'"rows":[[4,null,{"a":1}]]}\n1234', "rows"),
+        (b'"rows":[[4,null,{"a":"\\ud800"}]]}\n1234', ""),
+        (b'"time_us":9223372036854775807,"rows":[[4,null,null]]}\n1234', "_publish_time"),
+        (b'"time_us":1e3,"rows":[[4,null,null]]}\n1234', "time_us"),
+        (b'"rows":[[4,null,null]],"more":1}\n1234', "more"),
+        (b'"rows":[[4,null,null]]', "batch"),
+    ]:
+        assert message in hostile.refused(opening(), as_note(b'{"sequence":0,' + case)), case
+    assert end_of(hostile) == before
+
+
+def test_a_typed_topic_takes_no_messages(hostile: Hostile) -> None:
+    with frazil.connect(hostile.server.flight) as remote:
+        remote.topic("/default/typed", schema=pa.schema([("a", pa.int64())]))
+    stream = opening(pa.schema([("a", pa.int64())]), topic="/default/typed")
+    assert "is a typed topic" in hostile.refused(stream, few(0))
+
+
+def test_streams_that_stop_within_a_message_hold_little_and_stall_nobody(hostile: Hostile) -> None:
+    """Forty that begin a batch of almost 16 MiB in pieces, and say no more."""
+    before = hostile.process.memory_info().rss
+    ending = threading.Event()
+
+    def stalled(*stream: bytes) -> Iterator[bytes]:
+        yield from stream
+        ending.wait(60)
+
+    begun = [next(iter(pieces(rows(15, MIB))))]
+    calls = [
+        hostile.channel.stream_stream(PATH + "DoPut")(stalled(opening(producer=f"stalled {at}"), *begun), timeout=60)
+        for at in range(40)
+    ]
+    try:
+        for call in calls:
+            assert b"epoch" in next(call)
+        with frazil.connect(hostile.server.flight) as remote:
+            topic = remote.topic(TOPIC)
+            for _ in range(20):
+                topic.publish("beside")
+            assert hostile.process.memory_info().rss - before < 160 * MIB  # a piece of each of them, and some room
+    finally:
+        ending.set()
+        for call in calls:
+            call.cancel()
+    with frazil.connect(hostile.server.flight) as remote:  # and those who left have left the room too
+        remote.topic(TOPIC).publish_many(rows(15, MIB))
 
 
 @pytest.mark.parametrize(
@@ -233,7 +346,12 @@ def flip_bits(hostile: Hostile, streams: int) -> None:
         received = flight_wire.received(batch(0, rng.choice(made)))
         assert isinstance(received, flight_wire.Received)
         header, body, note = received.header, received.body, received.note
-        where = rng.random()
+        if rng.random() < 0.3:
+            header, body, note = b"", b"", few_note(0, 1_000_000, [FewRow(b"tea", b"k", {"a": "b"})] * 3)
+        elif rng.random() < 0.2:
+            note = flip(rng, b"".join((b'{"sequence":0,"bytes":%d}\n' % made[0].serialize().size, made[0].serialize())))
+            header = body = b""
+        where = rng.random() if header else 1
         if where < 0.6:
             header = flip(rng, header)
         elif where < 0.9:

@@ -10,7 +10,9 @@ import pyarrow as pa
 import pyarrow.flight
 
 from frazil.client.connection import FAILURES, Connection
+from frazil.client.window import Batch
 from frazil.core.errors import FrazilError
+from frazil.core.put_notes import WHOLE_BYTES_MAX, batch_note
 
 
 class PutStream:
@@ -42,10 +44,14 @@ class PutStream:
         self.stored = {(sequence, rows): offset for sequence, offset, rows in opened["recent"]}
         """The offsets of what it sent last, by sequence and rows."""
 
-    def write(self, batch: pa.RecordBatch, sequence: int) -> None:
+    def write(self, batch: Batch) -> None:
         with self._writing:
             try:
-                self._writer.write_with_metadata(batch, pa.py_buffer(b'{"sequence": %d}' % sequence))
+                if isinstance(batch.rows, pa.RecordBatch) and batch.size_bytes <= WHOLE_BYTES_MAX:
+                    self._writer.write_with_metadata(batch.rows, pa.py_buffer(batch_note(batch.sequence)))
+                else:
+                    for note in batch.notes():
+                        self._writer.write_metadata(pa.py_buffer(note))
             except FAILURES as error:
                 raise self._connection.error_of(error) from None
 

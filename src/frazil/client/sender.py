@@ -161,22 +161,23 @@ class Sender:
                     _settle(parts, EncodingFailed(self._topic, f"interrupted by {error!r}"))
                     raise
                 with self._guard:
-                    same = self._stream is stream and stream.schema.equals(batch.rows.schema)
+                    same = self._stream is stream and stream.schema.equals(batch.schema)
                     batch.sequence = self._next_sequence
-                    self._next_sequence += batch.rows.num_rows
+                    self._next_sequence += batch.count
                     self._window.sent(batch)
                 if not same:  # of other columns than the stream's, or the stream was lost: all of it goes by another
                     self._lost(stream)
                     return
                 try:
-                    stream.write(batch.rows, batch.sequence)
+                    stream.write(batch)
                 except FrazilError:
                     self._lost(stream)
                     return
         finally:
             with self._guard:
                 self._sending = False
-                self._changed.notify_all()
+                if self._closed or self._has_work():  # else the worker would be woken by every message
+                    self._changed.notify_all()
 
     def _take(self) -> tuple[list[Part], PutStream] | None:
         with self._guard:
@@ -253,11 +254,11 @@ class Sender:
         reason = "the owner no longer knows what this producer sent"
         _settle((part for batch in unknown for part in batch.parts), OutcomeUnknown(self._topic, reason))
         for batch in resent:
-            if not batch.rows.schema.equals(schema):
+            if not batch.schema.equals(schema):
                 stream.no_more()  # once those before it are answered, the next stream has its columns
                 break
             try:
-                stream.write(batch.rows, batch.sequence)
+                stream.write(batch)
             except FrazilError:
                 break  # its reader learns why
         reader = threading.Thread(target=self._read, args=(stream,), name="frazil-answers", daemon=True)
@@ -283,13 +284,13 @@ class Sender:
         for batch in sent:
             if forgotten or batch.sequence >= next_sequence:
                 again.append(batch)
-            elif (offset := stream.stored.get((batch.sequence, batch.rows.num_rows))) is not None:
+            elif (offset := stream.stored.get((batch.sequence, batch.count))) is not None:
                 stored.append((batch, offset))
             else:
                 unknown.append(batch)
         for batch in again:
             batch.sequence = self._next_sequence
-            self._next_sequence += batch.rows.num_rows
+            self._next_sequence += batch.count
             self._window.sent(batch)
         return stored, unknown, again
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from frazil.core.errors import EncodingFailed, Overloaded
+from frazil.core.put_notes import FEW_BYTES_MAX, FEW_ROWS_MAX, WHOLE_BYTES_MAX, FewRow, few_note, piece_notes
 from frazil.core.rows import joined, message_batch
 from frazil.core.settings import KIB, MIB
 from frazil.log.group import MessageRow, Notify, Part
@@ -32,15 +33,30 @@ class SenderLimits:
     @property
     def together_bytes_max(self) -> int:
         """Rows of several callers go as one batch up to this size."""
-        return min(MIB, self.batch_bytes_max // 2)
+        return min(WHOLE_BYTES_MAX, self.batch_bytes_max // 2)
 
 
 @dataclass(slots=True)
 class Batch:
     parts: Sequence[Part]
-    rows: pa.RecordBatch
+    rows: pa.RecordBatch | list[FewRow]
     size_bytes: int
+    time_us: int
     sequence: int = -1
+
+    @property
+    def count(self) -> int:
+        return len(self.rows) if isinstance(self.rows, list) else int(self.rows.num_rows)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return GIVEN if isinstance(self.rows, list) else self.rows.schema
+
+    def notes(self) -> Iterable[bytes]:
+        """What goes in place of an Arrow batch: one note of a few messages, or the pieces of a large batch."""
+        if isinstance(self.rows, list):
+            return (few_note(self.sequence, self.time_us, self.rows),)
+        return piece_notes(self.sequence, memoryview(self.rows.serialize()))
 
 
 class Window:
@@ -69,7 +85,7 @@ class Window:
     def next_schema(self) -> pa.Schema:
         """Of the batch that goes next."""
         if self.in_flight:
-            return self.in_flight[0].rows.schema
+            return self.in_flight[0].schema
         first = self._waiting[0]
         return GIVEN if first.batch is None else first.batch.schema
 
@@ -143,11 +159,25 @@ class Window:
 
 def encoded(topic: str, parts: Sequence[Part], now_us: int) -> Batch:
     """The parts as one batch; what fails here (no memory) was never sent."""
+    size_bytes = sum(part.size_bytes for part in parts)
     try:
-        rows = joined([_rows(part, now_us) for part in parts])
+        rows = _few(parts) if size_bytes <= FEW_BYTES_MAX else None
+        return Batch(parts, rows or joined([_rows(part, now_us) for part in parts]), size_bytes, now_us)
     except (pa.ArrowException, MemoryError) as error:
         raise EncodingFailed(topic, str(error)) from error
-    return Batch(parts, rows, sum(part.size_bytes for part in parts))
+
+
+def _few(parts: Sequence[Part]) -> list[FewRow] | None:
+    """The messages, if they are few enough to go as they are."""
+    count = 0
+    for part in parts:
+        count += len(part.messages)
+        if part.batch is not None or count > FEW_ROWS_MAX:
+            return None
+    rows = [row for part in parts for row in part.messages]
+    if any(origin is not None for *_, origin in rows):
+        return None
+    return [FewRow(payload, key, dict(pairs) if pairs else None) for payload, key, pairs, _ in rows]
 
 
 def _rows(part: Part, now_us: int) -> pa.RecordBatch:

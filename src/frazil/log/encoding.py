@@ -10,12 +10,12 @@ from frazil.core.rows import joined
 from frazil.log.format import pack_rows
 from frazil.log.group import Part
 from frazil.log.producers import SentRows, sent_as_text
-from frazil.log.small import is_small, small_batch
+from frazil.log.small import small_batch, small_rows
 
 
 def encoded(group: Sequence[Part], sent: Sequence[SentRows], schema: pa.Schema, time_us: int) -> pa.Buffer:
     """The rows of all parts, in their order; `sent` are those of them that a producer numbered."""
-    if len(group) == 1 and is_small(group[0]):
-        return pa.py_buffer(small_batch(group[0].messages, time_us))
-    rows = joined([part.rows(schema, time_us) for part in group])
-    return pack_rows(rows, sent_as_text(sent)) if sent else pack_rows(rows)
+    text = sent_as_text(sent) if sent else b""
+    if messages := small_rows(group):
+        return pa.py_buffer(small_batch(messages, time_us, text))
+    return pack_rows(joined([part.rows(schema, time_us) for part in group]), text)

@@ -36,8 +36,8 @@ class Part:
     """Rows of one or many callers that get their offsets together, and that wait in the same way."""
 
     __slots__ = (
-        "_event",
         "_guard",
+        "_waiting",
         "batch",
         "done",
         "error",
@@ -60,7 +60,7 @@ class Part:
         self.done = False
         self.queued_at = time.perf_counter()
         self._guard = threading.Lock()
-        self._event: threading.Event | None = None
+        self._waiting: list[threading.Lock] = []
 
     @property
     def count(self) -> int:
@@ -73,22 +73,21 @@ class Part:
         return message_batch(payloads, keys, attributes, origins, append_time_us)
 
     def wait(self) -> None:
+        turn = threading.Lock()  # an event would do the same with three locks
+        turn.acquire()
         with self._guard:
             if self.done:
                 return
-            if self._event is None:
-                self._event = threading.Event()
-            event = self._event
-        event.wait()
+            self._waiting.append(turn)
+        turn.acquire()
 
     def settle(self, first_offset: int, error: FrazilError | None) -> None:
         with self._guard:
             self.first_offset = first_offset
             self.error = error
             self.done = True
-            event = self._event
-        if event is not None:
-            event.set()
+        for turn in self._waiting:  # no more come: from now on `wait` sees that this one is done
+            turn.release()
         if self.notify is not None:
             self.notify(self)
 
@@ -104,8 +103,13 @@ class SentPart(Part):
 
     __slots__ = ("_echoes", "sent")
 
-    def __init__(self, notify: Notify | None, batch: pa.RecordBatch, size_bytes: int, sent: Sent) -> None:
-        super().__init__(notify, batch, size_bytes + len(sent.producer.encode()) + _SENT_BYTES)
+    def __init__(
+        self, notify: Notify | None, rows: pa.RecordBatch | list[MessageRow], size_bytes: int, sent: Sent
+    ) -> None:
+        few = rows if isinstance(rows, list) else None
+        super().__init__(notify, rows if few is None else None, size_bytes + len(sent.producer.encode()) + _SENT_BYTES)
+        if few is not None:
+            self.messages = few
         self.sent = sent
         self._echoes: list[Part] = []
 
@@ -155,7 +159,8 @@ class GroupQueue:
         """The part that the next single message joins."""
         if self._parts:
             last = self._parts[-1]
-            if last.notify is notify and last.batch is None and last.size_bytes < GROUP_BYTES_MAX:
+            is_open = type(last) is Part and last.batch is None and last.size_bytes < GROUP_BYTES_MAX
+            if is_open and last.notify is notify:
                 return last
         part = Part(notify)
         self._parts.append(part)

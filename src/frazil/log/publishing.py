@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from frazil.core.errors import BatchTooLarge, InvalidInput, MessageTooLarge, SchemaMismatch
+from frazil.core.put_notes import FewRow
 from frazil.core.rows import ENVELOPE, Origin, constant_times, message_batch, nulls
 from frazil.core.settings import WalSettings
 from frazil.log.group import MessageRow
@@ -65,6 +66,17 @@ def message_rows(settings: WalSettings, messages: Iterable[Any], now_us: int) ->
         raise InvalidInput("there are no messages to publish")
     payloads, keys, attributes, origins = zip(*rows, strict=True)
     return message_batch(payloads, keys, attributes, origins, now_us).remove_column(0), total
+
+
+def few_messages(settings: WalSettings, rows: Iterable[FewRow], time_us: int) -> tuple[list[MessageRow], int]:
+    """A few messages of a client as they wait, and their size."""
+    if not _TIME_MIN_US <= time_us <= _TIME_MAX_US:
+        raise _no_time()
+    origin = Origin(publish_time_us=time_us)
+    checked = [checked_message(settings, *row, origin) for row in rows]
+    if not checked:
+        raise InvalidInput("there are no messages to publish")
+    return [row for row, _ in checked], sum(size for _, size in checked)
 
 
 def envelope_rows(settings: WalSettings, batch: pa.RecordBatch, now_us: int) -> tuple[pa.RecordBatch, int]:
@@ -153,7 +165,11 @@ def _check_times(rows: pa.RecordBatch) -> None:
     times = memoryview(column.buffers()[1])[start:end].cast("q")
     lowest, highest = (min(times), max(times)) if len(times) <= _FEW else _extremes(times)
     if lowest < _TIME_MIN_US or highest > _TIME_MAX_US:
-        raise InvalidInput("_publish_time must lie in the years 1 to 9999", field="_publish_time")
+        raise _no_time()
+
+
+def _no_time() -> InvalidInput:
+    return InvalidInput("_publish_time must lie in the years 1 to 9999", field="_publish_time")
 
 
 def _extremes(times: memoryview) -> tuple[int, int]:

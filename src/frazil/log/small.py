@@ -17,6 +17,7 @@ from itertools import accumulate, chain
 from typing import NamedTuple
 
 from frazil.core.rows import Origin, message_batch
+from frazil.log.format import pack_rows
 from frazil.log.group import MessageRow, Part
 
 SMALL_ROWS_MAX = 32
@@ -43,22 +44,36 @@ _NOWHERE = Origin()
 Buffers = tuple[bytes, ...]
 
 
-def is_small(part: Part) -> bool:
-    return 0 < len(part.messages) <= SMALL_ROWS_MAX and part.size_bytes <= SMALL_BYTES_MAX
+def small_rows(group: Sequence[Part]) -> Sequence[MessageRow]:
+    """The messages of a group that is small; none if it is not."""
+    if len(group) == 1:
+        rows: Sequence[MessageRow] = group[0].messages
+    elif len(group) <= SMALL_ROWS_MAX and all(part.batch is None for part in group):
+        rows = [row for part in group for row in part.messages]
+    else:
+        return ()
+    if len(rows) > SMALL_ROWS_MAX or sum(part.size_bytes for part in group) > SMALL_BYTES_MAX:
+        return ()
+    return rows
 
 
-def small_batch(rows: Sequence[MessageRow], append_time_us: int) -> bytes:
-    """Byte for byte what `message_batch(...).serialize()` gives for these messages."""
+def small_batch(rows: Sequence[MessageRow], append_time_us: int, sent: bytes = b"") -> bytes:
+    """Byte for byte what `pack_rows(message_batch(...), sent)` gives for these messages."""
     if len(rows) == 1 and len(rows[0][2] or ()) <= _PAIRS_MAX:
-        return _one(*rows[0], append_time_us)
-    return _few(rows, append_time_us)
+        return _one(*rows[0], append_time_us, sent)
+    return _few(rows, append_time_us, sent)
 
 
 # --- one message: around its values stand the same bytes for all messages whose other columns are as long
 
 
 def _one(
-    payload: bytes, key: bytes | None, pairs: list[tuple[str, str]] | None, origin: Origin | None, append_time_us: int
+    payload: bytes,
+    key: bytes | None,
+    pairs: list[tuple[str, str]] | None,
+    origin: Origin | None,
+    append_time_us: int,
+    sent: bytes,
 ) -> bytes:
     name, time_us, schema_id, version = origin or _NOWHERE
     producer = None if name is None else name.encode()
@@ -70,11 +85,13 @@ def _one(
         tuple(map(len, items)),
         schema_id is not None,
         version is not None,
+        len(sent),
     )
     length = len(payload)
     padding = -length & 7
     values = (
         _NUMBER.pack(body + length + padding),
+        sent,
         _NUMBER.pack(length),
         _NUMBER.pack(append_time_us),
         _NUMBER.pack(append_time_us if time_us is None else time_us),
@@ -98,6 +115,7 @@ def _around(
     items: tuple[int, ...],
     has_schema_id: bool,
     has_version: bool,
+    sent: int,
 ) -> tuple[int, tuple[bytes, ...]]:
     """The length of the body without a payload, and the bytes before each value of `_one`, given their lengths."""
     pairs = [("k" * one, "v" * other) for one, other in zip(keys, items, strict=True)]
@@ -105,9 +123,10 @@ def _around(
         None if producer is None else "p" * producer, 0, 0 if has_schema_id else None, 0 if has_version else None
     )
     row = (_NOTHING, None if key is None else bytes(key), pairs or None, origin)
-    message, head = _few([row], 0), _head()
+    message, head = _few([row], 0, bytes(sent)), _head(sent)
     spans, body = _layout(_columns([row], 0)[1])
-    places = [(head.body, _NUMBER.size), (head.buffers + _SPANS.size - _NUMBER.size, _NUMBER.size)]
+    last_length = head.buffers + _SPANS.size - _NUMBER.size
+    places = [(head.body, _NUMBER.size), (head.sent, sent), (last_length, _NUMBER.size)]
     for at in _VALUES:
         places.append((len(head.bytes) + spans[2 * at], spans[2 * at + 1]))
     start, length = places[-2]
@@ -123,8 +142,8 @@ def _encoded(pairs: list[tuple[str, str]]) -> tuple[list[bytes], list[bytes]]:
 # --- a few
 
 
-def _few(rows: Sequence[MessageRow], append_time_us: int) -> bytes:
-    head = _head()
+def _few(rows: Sequence[MessageRow], append_time_us: int, sent: bytes) -> bytes:
+    head = _head(len(sent))
     counts, buffers = _columns(rows, append_time_us)
     spans, body = _layout(buffers)
     made = bytearray(head.bytes)
@@ -132,6 +151,7 @@ def _few(rows: Sequence[MessageRow], append_time_us: int) -> bytes:
     _NUMBER.pack_into(made, head.body, body)
     _COUNTS.pack_into(made, head.nodes, *counts)
     _SPANS.pack_into(made, head.buffers, *spans)
+    made[head.sent : head.sent + len(sent)] = sent
     return b"".join((made, *chain.from_iterable((buffer, _PADDING[-len(buffer) & 7]) for buffer in buffers)))
 
 
@@ -237,23 +257,30 @@ class _Head(NamedTuple):
     bytes: bytes
     rows: int
     body: int
+    sent: int
     nodes: int
     buffers: int
 
 
-@functools.cache
-def _head() -> _Head:
-    """Found by what must stand there: the numbers of a batch whose rows and bytes are like no other number in it."""
+@functools.lru_cache(maxsize=256)
+def _head(sent: int) -> _Head:
+    """Found by what must stand there: the numbers of a batch whose rows and bytes are like no other number in it.
+
+    What is said of producers is a text of so many bytes; where there is none, its place is behind the body's length.
+    """
     count = 5_003
-    message = bytes(message_batch([b"1"] * count, [None] * count, [None] * count, [None] * count, 0).serialize())
+    text = b"\xff" * sent
+    message = bytes(pack_rows(message_batch([b"1"] * count, [None] * count, [None] * count, [None] * count, 0), text))
     counts, buffers = _columns([(b"1", None, None, None)] * count, 0)
     spans, body = _layout(buffers)
     head = message[: len(message) - body]
     at = head.index(_SPANS.pack(*spans))
+    body_at = _only(head[:at], _NUMBER.pack(body))
     return _Head(
         head,
         rows=_only(head[:at], _NUMBER.pack(count)),
-        body=_only(head[:at], _NUMBER.pack(body)),
+        body=body_at,
+        sent=head.index(text, body_at + _NUMBER.size),
         nodes=head.index(_COUNTS.pack(*counts)),
         buffers=at,
     )

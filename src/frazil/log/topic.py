@@ -10,11 +10,12 @@ import pyarrow as pa
 
 from frazil.core.errors import InvalidInput, SchemaMismatch
 from frazil.core.offsets import OffsetRange
+from frazil.core.put_notes import FewRow
 from frazil.core.rows import Message, Origin, to_messages
 from frazil.core.sequences import ProducerState, Sent, check_producer
 from frazil.log.group import Notify
 from frazil.log.positions import Start, check_end, resolve_start
-from frazil.log.publishing import Outgoing, checked_message, envelope_rows, message_rows, typed_rows
+from frazil.log.publishing import Outgoing, checked_message, envelope_rows, few_messages, message_rows, typed_rows
 from frazil.log.reader import BatchReader
 from frazil.log.topic_log import TopicLog
 
@@ -142,6 +143,14 @@ class Topic:
         rows, size = self._rows(messages)
         self._log.begin_batch(rows, size, notify, token, sent)
         return int(rows.num_rows)
+
+    def begin_publish_few(
+        self, rows: Iterable[FewRow], time_us: int, notify: Notify, token: object, sent: Sent
+    ) -> None:
+        """The same for a few messages of a client, published at that time of its clock."""
+        self.check_is_message_topic()
+        messages, size = few_messages(self._context.settings, rows, time_us)
+        self._log.begin_few(messages, size, notify, token, sent)
 
     @property
     def log(self) -> TopicLog:

@@ -158,6 +158,13 @@ class TopicLog:
         if self._add(part):
             self.commit_in_pool()
 
+    def begin_few(self, messages: list[MessageRow], size: int, notify: Notify, token: object, sent: Sent) -> None:
+        """A few checked messages that their producer numbered, as one batch."""
+        part = SentPart(notify, messages, size, sent)
+        part.tokens.append(token)
+        if self._add(part):
+            self.commit_in_pool()
+
     def _add(self, part: Part) -> bool:
         """Queue a batch; True says that the caller must see to the commit."""
         if isinstance(part, SentPart):

@@ -13,6 +13,7 @@ from frazil.core.errors import AnotherLeads, InvalidInput, OwnerUnreachable
 from frazil.log.info import LogInfo, LogList
 from frazil.log.storage import Storage
 from frazil.pipeline.lease import Lead, MoverName
+from frazil.pipeline.told import packed
 from frazil.topics.logs import list_logs
 
 ASK_SECONDS_MAX = 5.0
@@ -60,7 +61,8 @@ class RemoteOwner:
 
     def tell(self, mover: MoverName, told: dict[str, Any]) -> None:
         """How the mover stands; `AnotherLeads` if the owner listens to another by now."""
-        self._do("tell", _json({"id": mover.id, "host": mover.host, "pid": mover.pid, **told}), ASK_SECONDS_MAX)
+        body = packed({"id": mover.id, "host": mover.host, "pid": mover.pid, **told})
+        self._do("tell", body, ASK_SECONDS_MAX)
 
     def close(self) -> None:
         self._client.close()

@@ -29,7 +29,8 @@ import uvloop
 
 from frazil.broker.broker import Broker
 from frazil.core.errors import InvalidInput, ListenFailed
-from frazil.core.settings import MIB, FlightSettings
+from frazil.core.put_notes import MESSAGE_BYTES_MAX
+from frazil.core.settings import FlightSettings
 from frazil.log.info import LogList, as_json
 from frazil.log.storage import Storage
 from frazil.pipeline.lease import this_host
@@ -41,9 +42,11 @@ from frazil.serve.flight_subscriptions import Subscriptions
 from frazil.serve.flight_topics import TopicActions
 from frazil.serve.flight_wire import received
 from frazil.serve.metrics_flight import FlightCounts
-from frazil.serve.movers import BODY_BYTES_MAX, MoverActions
+from frazil.serve.movers import MoverActions
 
 STOP_SECONDS_MAX = 5.0
+ACTIONS_MAX = 256
+"""At once, besides the streams. Each call may hold one message that is not whole yet: so many, and no more."""
 SERVICE = "arrow.flight.protocol.FlightService"
 
 _log = logging.getLogger("frazil.serve")
@@ -98,14 +101,15 @@ class FlightDoor:
         self._server = grpc.aio.server(
             options=[
                 ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", max(self._settings.batch_bytes_max, BODY_BYTES_MAX) + MIB),
+                ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.keepalive_time_ms", 20_000),
                 ("grpc.keepalive_timeout_ms", 10_000),
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
                 ("grpc.http2.max_ping_strikes", 0),
-            ]
+            ],
+            maximum_concurrent_rpcs=self._settings.streams_max + ACTIONS_MAX,
         )
         self._server.add_generic_rpc_handlers((self._service(),))
         host, port = self._settings.host, self._settings.port

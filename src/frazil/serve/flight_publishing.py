@@ -2,7 +2,8 @@
 
     descriptor      {"topic", "log_id", "producer", "epochs"}: who sends; its own last epoch lies between these two
     first answer    {"epoch", "next_sequence", "recent"}: how it goes on, and what the log has of what it sent last
-    each batch      with {"sequence"}: the number of its first row in the producer's own counting
+    each batch      with a note that has its "sequence", the number of its first row in the producer's own counting;
+                    see `frazil.core.put_notes`, also for what may come in place of an Arrow batch
     each answer     {"acked": [[sequence, first offset], …]}, or {"sequence", "error"} for the one that was refused
 
 Batches are taken in their order. After one that is refused no more are taken: what was begun is answered, and the
@@ -28,6 +29,7 @@ from frazil.log.group import Part
 from frazil.log.storage import Storage
 from frazil.log.topic import Topic
 from frazil.serve.flight_calls import Calls, Context, as_json, checked
+from frazil.serve.flight_notes import Few, Note, Room, assembled, check_size, few, noted
 from frazil.serve.flight_pb2 import PutResult
 from frazil.serve.flight_wire import Received, received_batch, received_schema
 from frazil.serve.movers import parsed
@@ -53,10 +55,6 @@ class _Opening(_Frozen):
     epochs: tuple[Count, Count] | None = Field(None, strict=False)
 
 
-class _Numbered(_Frozen):
-    sequence: Count
-
-
 class _Put:
     """One batch between its arrival and its answer."""
 
@@ -76,6 +74,7 @@ class Publishing:
         self.storage = storage
         self.settings = settings
         self.calls = calls
+        self.assembling = Room(settings.buffer_bytes_max)
         self._held_bytes = 0
         self._room = asyncio.Event()
         self._room.set()
@@ -98,7 +97,7 @@ class Publishing:
     # --- what all streams hold together
 
     async def has_room(self) -> None:
-        """A stream reads on only when there is; each may then hold one batch more than the limit."""
+        """A stream reads on only when there is; each may then hold one message more than the limit."""
         await self._room.wait()
 
     def hold(self, size_bytes: int) -> None:
@@ -168,7 +167,8 @@ class _Stream:
 
     async def _tell_acked(self, acked: list[tuple[int, int]]) -> None:
         if acked:
-            await self._context.write(PutResult(app_metadata=as_json({"acked": acked})))
+            told = ",".join(f"[{sequence},{offset}]" for sequence, offset in acked)
+            await self._context.write(PutResult(app_metadata=b'{"acked":[%s]}' % told.encode()))
 
     async def _read(self) -> None:
         while True:
@@ -176,11 +176,13 @@ class _Stream:
             data = checked(await self._context.read())
             if data is grpc.aio.EOF:
                 return
-            put = _Put(self, parsed(_Numbered, data.note, "batch", 256).sequence, data.size_bytes)
+            note, following = noted(data)
+            put = _Put(self, note.sequence, data.size_bytes)
             self._publishing.hold(put.size_bytes)
             self._begun.append(put)
             try:
-                await self._begin(data, put)
+                given = await self._given(data, note, following, put)
+                await self._begin(given, put)
             except FrazilError as error:
                 put.error, put.done = error, True
                 self._publishing.let_go(put.size_bytes)
@@ -196,15 +198,27 @@ class _Stream:
             await self._room.wait()
         await self._publishing.has_room()
 
-    async def _begin(self, data: Received, put: _Put) -> None:
+    async def _given(self, data: Received, note: Note, following: memoryview, put: _Put) -> Few | Received | bytes:
+        if note.rows is not None:
+            return few(note, following, self._publishing.settings)
+        if note.bytes is None:
+            return data
+        check_size(note, self._publishing.settings)
+        async with self._publishing.assembling.of(note.bytes):
+            message = await assembled(self._context, note, following)
+            self._publishing.hold(len(message) - put.size_bytes)
+            put.size_bytes = len(message)
+        return message
+
+    async def _begin(self, given: Few | Received | bytes, put: _Put) -> None:
         """In the log's queue, or an error that says why not; a queue that is full is waited for."""
         waited = 0.0
         while True:
             try:
                 if put.size_bytes > DIRECT_BYTES_MAX:
-                    await self._begin_in_thread(data, put)
+                    await self._begin_in_thread(given, put)
                 else:
-                    self._begin_now(data, put)
+                    self._begin_now(given, put)
             except Overloaded as full:
                 pause = full.fields["retry_after_ms"] / 1_000
                 waited += pause
@@ -214,17 +228,21 @@ class _Stream:
             else:
                 return
 
-    async def _begin_in_thread(self, data: Received, put: _Put) -> None:
-        work = asyncio.ensure_future(self._publishing.calls.blocking(self._begin_now, data, put))
+    async def _begin_in_thread(self, given: Few | Received | bytes, put: _Put) -> None:
+        work = asyncio.ensure_future(self._publishing.calls.blocking(self._begin_now, given, put))
         try:
             await asyncio.shield(work)
         finally:
             await asyncio.wait([work])  # whoever ends the stream must know whether it was begun
 
-    def _begin_now(self, data: Received, put: _Put) -> None:
-        batch = received_batch(data, self._schema, self._publishing.settings)
+    def _begin_now(self, given: Few | Received | bytes, put: _Put) -> None:
         sent = Sent(self._producer, self._epoch, put.sequence)
-        self._topic.begin_publish_many(batch, self._publishing.settled, put, sent)
+        settled = self._publishing.settled
+        if isinstance(given, Few):
+            self._topic.begin_publish_few(given.rows, given.time_us, settled, put, sent)
+        else:
+            batch = received_batch(given, self._schema, self._publishing.settings)
+            self._topic.begin_publish_many(batch, settled, put, sent)
         put.begun = True
 
     def settle(self, put: _Put) -> None:

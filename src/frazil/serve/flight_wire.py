@@ -121,11 +121,13 @@ def received_schema(data: Received) -> pa.Schema:
         raise SchemaMismatch(f"the schema is not valid Arrow: {_first_line(error)}") from None
 
 
-def received_batch(data: Received, schema: pa.Schema, limits: FlightSettings) -> pa.RecordBatch:
-    """One batch within the limits. That its buffers do not lie is for whoever takes it to check in full."""
-    if len(data.body) > limits.batch_bytes_max:
-        raise BatchTooLarge(len(data.body), limits.batch_bytes_max)
-    message = _message(data)
+def received_batch(data: Received | bytes, schema: pa.Schema, limits: FlightSettings) -> pa.RecordBatch:
+    """One batch within the limits, or the whole Arrow message of one. That its buffers do not lie is for whoever takes
+    it to check in full."""
+    size_bytes = len(data if isinstance(data, bytes) else data.body)
+    if size_bytes > limits.batch_bytes_max:
+        raise BatchTooLarge(size_bytes, limits.batch_bytes_max)
+    message = _read_message(data) if isinstance(data, bytes) else _message(data)
     if message.type != "record batch":
         raise SchemaMismatch(f"a record batch was due, not a {message.type}")
     rows, compressed = _look(message.metadata)
@@ -148,10 +150,14 @@ def _message(data: Received) -> pa.ipc.Message:
     if not 0 < len(data.header) <= _HEADER_BYTES_MAX:
         raise SchemaMismatch(f"an Arrow message has a header of 1 to {_HEADER_BYTES_MAX} bytes, not {len(data.header)}")
     prefix = _PREFIX.pack(_CONTINUATION, len(data.header))
+    if len(data.body) <= _COPIED_BYTES_MAX:
+        return _read_message(b"".join((prefix, data.header, data.body)))
+    return _read_message(pa.PythonFile(_Pieces(prefix, data.header, data.body), "r"))
+
+
+def _read_message(source: Any) -> pa.ipc.Message:
     try:
-        if len(data.body) <= _COPIED_BYTES_MAX:
-            return pa.ipc.read_message(pa.py_buffer(b"".join((prefix, data.header, data.body))))
-        return pa.ipc.read_message(pa.PythonFile(_Pieces(prefix, data.header, data.body), "r"))
+        return pa.ipc.read_message(pa.py_buffer(source) if isinstance(source, bytes) else source)
     except (pa.ArrowException, ValueError, OSError, EOFError) as error:
         raise SchemaMismatch(f"the message is not valid Arrow: {_first_line(error)}") from None
 

@@ -2,7 +2,8 @@
 
     action `lead`      {"id", "host", "pid", "lease_ms"}: who leads now, and for how long
     action `give_up`   {"id"}: at a clean stop
-    action `tell`      {"id", "host", "pid", "state", …}: how the mover stands, and how far each table has its log
+    action `tell`      {"id", "host", "pid", "state", …}: how the mover stands, and how far each table has its log;
+                       compressed by zlib
 
 All of it comes from outside: every field is checked, and all is bounded.
 """
@@ -21,9 +22,7 @@ from frazil.core.errors import InvalidInput
 from frazil.core.settings import Settings
 from frazil.pipeline.lease import Leases, MoverName
 from frazil.pipeline.status_file import write_status
-
-BODY_BYTES_MAX = 16 * 1024 * 1024
-"""A status has some 600 bytes for each topic: room for more than twenty thousand."""
+from frazil.pipeline.told import BYTES_MAX, unpacked
 
 Text = Annotated[str, Field(max_length=4096)]
 Name = Annotated[str, Field(min_length=1, max_length=255)]
@@ -134,7 +133,7 @@ class MoverActions:
         return _json({})
 
     def _tell(self, body: bytes) -> bytes:
-        told = parsed(_Told, body, "tell")
+        told = parsed(_Told, unpacked(body), "tell")
         self._leases.check(told.id)
         value = told.model_dump(exclude={"id", "host", "pid"})
         write_status(self._settings, self._clock, told.host, told.pid, value)
@@ -143,7 +142,7 @@ class MoverActions:
         return _json({})
 
 
-def parsed(model: type[Parsed], body: bytes, what: str, bytes_max: int = BODY_BYTES_MAX) -> Parsed:
+def parsed(model: type[Parsed], body: bytes, what: str, bytes_max: int = BYTES_MAX) -> Parsed:
     """What a client sent, or `InvalidInput` with each field that is wrong."""
     if len(body) > bytes_max:
         raise InvalidInput(f"the {what} has {len(body)} bytes, more than {bytes_max}")

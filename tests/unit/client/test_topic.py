@@ -32,7 +32,7 @@ def payloads(topic: frazil.Topic | frazil.RemoteTopic) -> list[bytes]:
     ("mine", "embedded"), [(frazil.RemoteTopic, frazil.Topic), (frazil.RemoteStorage, frazil.Storage)]
 )
 def test_the_face_is_that_of_the_embedded_one(mine: type, embedded: type) -> None:
-    own = {"log", "open_producer", "producer_state", "settings", "floor_of"}
+    own = {"log", "begin_publish_few", "open_producer", "producer_state", "settings", "floor_of"}
     own |= {"metrics", "budget", "cache", "opened_topics", "maintain", "record"}  # of the process that owns the folder
     for name, member in inspect.getmembers(embedded):
         if name.startswith("_") or name in own:
@@ -288,7 +288,7 @@ def test_a_server_whose_streams_all_fail_is_given_up(
     def broken(*_: Any) -> None:
         raise RuntimeError("of our own")
 
-    monkeypatch.setattr(flight_publishing, "received_batch", broken)
+    monkeypatch.setattr(flight_publishing, "few", broken)
     with (
         flight_door(owner, FlightSettings(port=0)) as door,
         frazil.connect(door.address, give_up_ms=1_000) as remote,

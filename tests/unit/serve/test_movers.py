@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import uuid
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +20,7 @@ from frazil.pipeline.lease import MoverName
 from frazil.pipeline.mover import TickReport, TopicReport
 from frazil.pipeline.source import RemoteOwner
 from frazil.pipeline.status_file import StatusFile, read_status
+from frazil.pipeline.told import packed
 from frazil.serve import movers
 from frazil.serve.flight import flight_door
 from frazil.serve.movers import MoverActions
@@ -102,7 +104,7 @@ def test_one_that_no_longer_leads_is_not_listened_to(
 def test_what_is_malformed_is_refused_by_its_field(
     owner: RemoteOwner, settings: frazil.Settings, action: str, body: Any, field: str
 ) -> None:
-    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    raw = body if isinstance(body, bytes) else packed(body) if action == "tell" else json.dumps(body).encode()
     with (
         pa.flight.connect(owner.address) as client,
         pytest.raises(pa.flight.FlightServerError, match=rf"the {action} is malformed: .*{field}: "),
@@ -111,10 +113,28 @@ def test_what_is_malformed_is_refused_by_its_field(
     assert not status_path(settings).exists()
 
 
-def test_a_body_that_is_too_large_is_refused(owner: RemoteOwner, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert movers.BODY_BYTES_MAX == 16 * 2**20
-    with pytest.raises(frazil.OwnerUnreachable, match="more than"):
-        owner.tell(ONE, {**TOLD, "error": "x" * (movers.BODY_BYTES_MAX + 1)})
+def test_a_body_that_is_too_large_is_refused(owner: RemoteOwner) -> None:
+    with pytest.raises(frazil.OwnerUnreachable, match=f"more than {16 * 2**20} bytes"):
+        owner.tell(ONE, {**TOLD, "error": "x" * (16 * 2**20 + 1)})
+
+
+def test_a_body_that_zlib_did_not_make_is_refused(owner: RemoteOwner) -> None:
+    whole = packed({"id": "x", "host": "h", "pid": 1, **TOLD})
+    for raw in (b"", b"{}", whole[:-5], whole[3:]):
+        with (
+            pa.flight.connect(owner.address) as client,
+            pytest.raises(pa.flight.FlightServerError, match=r"the tell is (not what zlib|cut)"),
+        ):
+            list(client.do_action(pa.flight.Action("tell", raw)))
+
+
+def test_a_mover_of_twenty_thousand_topics_is_heard(owner: RemoteOwner, settings: frazil.Settings) -> None:
+    owner.ask_to_lead(ONE, 5_000)
+    one = {**asdict(TopicReport("/a/b", "id", "a.b", 9, 7, 0.5, None)), "lag_rows": 2, "last_error": None}
+    topics = {f"/a/{at}": {**one, "topic": f"/a/{at}", "log_id": str(uuid.uuid4())} for at in range(20_000)}
+    owner.tell(ONE, {**TOLD, "topics": topics})
+    told = read_status(settings, FakeClock()) or {}
+    assert len(told["topics"]) == 20_000
 
 
 def test_every_field_of_a_report_is_told() -> None:

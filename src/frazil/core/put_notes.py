@@ -1,0 +1,74 @@
+"""What clients send beside Arrow batches, or in their place, as notes on a stream (Flight's `app_metadata`).
+
+    {"sequence"}                        beside an Arrow batch: the number of its first row
+    {"sequence", "time_us", "rows"}     a few messages; the bytes of their keys and payloads follow
+    {"sequence", "bytes"}               a piece of a batch of so many bytes in all; a part of its Arrow message follows
+
+A note is one line of JSON, and what follows it. Arrow takes longer to build and to check a single row than a disk to
+store it, so few messages go as they are. And a stream takes messages of bounded size: who receives many of them can't
+do with less memory than for one of each.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+MESSAGE_BYTES_MAX = 2 * 1024 * 1024
+"""What is sent as one: the largest that a stream takes."""
+WHOLE_BYTES_MAX = 1024 * 1024
+"""A larger batch goes in pieces of this size."""
+FEW_ROWS_MAX = 32
+FEW_BYTES_MAX = 256 * 1024
+"""More rows than these go as an Arrow batch, which is as quick for them."""
+
+_SPACE = json.JSONEncoder(separators=(",", ":"))
+_END = b"\n"
+
+
+class FewRow(NamedTuple):
+    """One of a few messages."""
+
+    payload: bytes
+    key: bytes | None
+    attributes: Mapping[str, str] | None
+
+
+def batch_note(sequence: int) -> bytes:
+    return b'{"sequence":%d}' % sequence
+
+
+def few_note(sequence: int, time_us: int, rows: Sequence[FewRow]) -> bytes:
+    told = [(len(row.payload), None if row.key is None else len(row.key), row.attributes) for row in rows]
+    head = b'{"sequence":%d,"time_us":%d,"rows":%s}' % (sequence, time_us, _SPACE.encode(told).encode())
+    return b"".join((head, _END, *(piece for row in rows for piece in (row.key or b"", row.payload))))
+
+
+def piece_notes(sequence: int, message: memoryview) -> Iterator[bytes]:
+    """The Arrow message of a batch, in pieces that come one after another."""
+    head = b'{"sequence":%d,"bytes":%d}' % (sequence, len(message))
+    for start in range(0, len(message), WHOLE_BYTES_MAX):
+        yield b"".join((head, _END, message[start : start + WHOLE_BYTES_MAX]))
+
+
+def parted(note: bytes) -> tuple[bytes, memoryview]:
+    """The line of JSON, and what follows it."""
+    end = note.find(_END)
+    if end < 0:
+        return note, memoryview(b"")
+    return note[:end], memoryview(note)[end + 1 :]
+
+
+def few_rows(lengths: Sequence[tuple[int, int | None, Mapping[str, str] | None]], data: memoryview) -> list[FewRow]:
+    """The messages of a note; `ValueError` if their lengths are not those of its bytes."""
+    rows, at = [], 0
+    for payload_bytes, key_bytes, attributes in lengths:
+        middle = at + (key_bytes or 0)
+        end = middle + payload_bytes
+        key = None if key_bytes is None else bytes(data[at:middle])
+        rows.append(FewRow(bytes(data[middle:end]), key, attributes))
+        at = end
+    if at != len(data):
+        raise ValueError(f"rows: they say that {at} bytes follow, and {len(data)} do")
+    return rows
