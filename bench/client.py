@@ -53,22 +53,24 @@ def batch() -> pa.RecordBatch:
 
 
 def published(topic: frazil.RemoteTopic, threads: int, per_second: int | None) -> tuple[float, list[float]]:
-    """Messages a second from so many threads, as fast as they can or paced; and how long each batch took."""
+    """Messages a second from so many threads, as fast as they can or paced; and how long each batch took.
+
+    Paced, batches are due one after another, and a batch takes from then on: one that waits for its thread waits.
+    """
     rows, taken = batch(), []
     started = time.perf_counter()
     pause = threading.Event()
 
-    def run() -> None:
-        number = 0
+    def run(number: int) -> None:
         while (now := time.perf_counter() - started) < SECONDS:
-            if per_second is not None and (due := number * BATCH * threads / per_second) > now:
+            due = now if per_second is None else number * BATCH / per_second
+            if due > now:
                 pause.wait(due - now)
-            begun = time.perf_counter()
             topic.publish_many(rows)
-            taken.append(time.perf_counter() - begun)
-            number += 1
+            taken.append(time.perf_counter() - started - due)
+            number += threads
 
-    running = [threading.Thread(target=run) for _ in range(threads)]
+    running = [threading.Thread(target=run, args=(number,)) for number in range(threads)]
     for thread in running:
         thread.start()
     for thread in running:
