@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -42,10 +43,13 @@ class PutStream:
         self.stored = {(sequence, rows): offset for sequence, offset, rows in opened["recent"]}
         """The offsets of what it sent last, by sequence and rows."""
 
-    def write(self, batch: pa.RecordBatch, sequence: int) -> None:
+    def write(self, batch: pa.RecordBatch, sequence: int, traces: Sequence[tuple[int, str]] = ()) -> None:
+        note = b'{"sequence": %d}' % sequence
+        if traces:
+            note = json.dumps({"sequence": sequence, "traces": traces}).encode()
         with self._writing:
             try:
-                self._writer.write_with_metadata(batch, pa.py_buffer(b'{"sequence": %d}' % sequence))
+                self._writer.write_with_metadata(batch, pa.py_buffer(note))
             except FAILURES as error:
                 raise self._connection.error_of(error) from None
 

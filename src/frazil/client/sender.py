@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from frazil.client.connection import Connection, delay_seconds, is_passing
 from frazil.client.put_stream import PutStream
-from frazil.client.window import Batch, SenderLimits, Window, encoded
+from frazil.client.window import Batch, CallersPart, SenderLimits, Window, encoded
 from frazil.core.clock import Clock
 from frazil.core.error_forms import from_dict
 from frazil.core.errors import (
@@ -80,7 +80,7 @@ class Sender:
 
     def append_batch(self, batch: pa.RecordBatch, size: int) -> int:
         """Send a checked batch and wait for its first offset."""
-        part = Part(None, batch, size)
+        part = CallersPart(None, batch, size)
         with self._guard:
             self._check_open()
             self._window.add(part)
@@ -95,7 +95,7 @@ class Sender:
             self._wake()
 
     def begin_batch(self, batch: pa.RecordBatch, size: int, notify: Notify, token: object) -> None:
-        part = Part(notify, batch, size)
+        part = CallersPart(notify, batch, size)
         part.tokens.append(token)
         with self._guard:
             self._check_open()
@@ -169,7 +169,7 @@ class Sender:
                     self._lost(stream)
                     return
                 try:
-                    stream.write(batch.rows, batch.sequence)
+                    stream.write(batch.rows, batch.sequence, batch.traces)
                 except FrazilError:
                     self._lost(stream)
                     return
@@ -178,7 +178,7 @@ class Sender:
                 self._sending = False
                 self._changed.notify_all()
 
-    def _take(self) -> tuple[list[Part], PutStream] | None:
+    def _take(self) -> tuple[list[CallersPart], PutStream] | None:
         with self._guard:
             if self._stream is None or not self._window.may_send:
                 return None
@@ -257,7 +257,7 @@ class Sender:
                 stream.no_more()  # once those before it are answered, the next stream has its columns
                 break
             try:
-                stream.write(batch.rows, batch.sequence)
+                stream.write(batch.rows, batch.sequence, batch.traces)
             except FrazilError:
                 break  # its reader learns why
         reader = threading.Thread(target=self._read, args=(stream,), name="frazil-answers", daemon=True)

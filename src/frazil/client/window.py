@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from frazil.client.tracing import current_parent
 from frazil.core.errors import EncodingFailed, Overloaded
 from frazil.core.rows import joined, message_batch
 from frazil.core.settings import KIB, MIB
@@ -20,6 +21,8 @@ AHEAD_MAX, SENT_MAX = 2, 32
 """Batches on their way: of small ones, and of full ones. The log remembers 64 of a producer."""
 SENT_BYTES_MAX = 16 * MIB
 RETRY_AFTER_MS = 10
+TRACES_MAX = 32
+"""Spans of callers that go with one batch; more are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +38,42 @@ class SenderLimits:
         return min(MIB, self.batch_bytes_max // 2)
 
 
+class CallersPart(Part):
+    """Rows with the spans in which their callers publish them, by row."""
+
+    __slots__ = ("traces",)
+
+    def __init__(self, notify: Notify | None, batch: pa.RecordBatch | None = None, size_bytes: int = 0) -> None:
+        super().__init__(notify, batch, size_bytes)
+        self.traces: list[tuple[int, str]] = []
+
+    def traced(self, row: int) -> None:
+        """By whoever calls now, if it traces what it does."""
+        if len(self.traces) < TRACES_MAX and (parent := current_parent()) is not None:
+            self.traces.append((row, parent))
+
+
 @dataclass(slots=True)
 class Batch:
-    parts: Sequence[Part]
+    parts: Sequence[CallersPart]
     rows: pa.RecordBatch
     size_bytes: int
     sequence: int = -1
+
+    @property
+    def traces(self) -> list[tuple[int, str]]:
+        """Of all its callers, by the row with which the rows of each begin."""
+        found, first = [], 0
+        for part in self.parts:
+            found += [(first + row, parent) for row, parent in part.traces]
+            first += part.count
+        return found[:TRACES_MAX]
 
 
 class Window:
     def __init__(self, limits: SenderLimits) -> None:
         self._limits = limits
-        self._waiting: deque[Part] = deque()
+        self._waiting: deque[CallersPart] = deque()
         self._waiting_bytes = 0
         self._sent_bytes = 0
         self.in_flight: deque[Batch] = deque()
@@ -73,7 +100,7 @@ class Window:
         first = self._waiting[0]
         return GIVEN if first.batch is None else first.batch.schema
 
-    def add_message(self, message: MessageRow, size: int, notify: Notify | None) -> Part:
+    def add_message(self, message: MessageRow, size: int, notify: Notify | None) -> CallersPart:
         """The part that it joined: the last one, while that gathers single messages of the same way to wait."""
         self._admit(size)
         last = self._waiting[-1] if self._waiting else None
@@ -85,14 +112,16 @@ class Window:
             or last.size_bytes + size > limits.together_bytes_max
             or len(last.messages) >= limits.batch_rows_max
         ):
-            last = Part(notify)
+            last = CallersPart(notify)
             self._waiting.append(last)
         last.size_bytes += size
+        last.traced(len(last.messages))
         last.messages.append(message)
         return last
 
-    def add(self, part: Part) -> None:
+    def add(self, part: CallersPart) -> None:
         self._admit(part.size_bytes)
+        part.traced(0)
         self._waiting.append(part)
 
     def _admit(self, size: int) -> None:
@@ -102,7 +131,7 @@ class Window:
             raise Overloaded("publish", limit, RETRY_AFTER_MS)
         self._waiting_bytes += size
 
-    def take(self) -> list[Part]:
+    def take(self) -> list[CallersPart]:
         """The parts of the next batch: as many of one schema as fit, at least one."""
         first = self._waiting.popleft()
         taken, size, rows = [first], first.size_bytes, first.count
@@ -134,14 +163,14 @@ class Window:
         self._sent_bytes = 0
         return taken
 
-    def take_waiting(self) -> list[Part]:
+    def take_waiting(self) -> list[CallersPart]:
         taken = list(self._waiting)
         self._waiting.clear()
         self._waiting_bytes = 0
         return taken
 
 
-def encoded(topic: str, parts: Sequence[Part], now_us: int) -> Batch:
+def encoded(topic: str, parts: Sequence[CallersPart], now_us: int) -> Batch:
     """The parts as one batch; what fails here (no memory) was never sent."""
     try:
         rows = joined([_rows(part, now_us) for part in parts])

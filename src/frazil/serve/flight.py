@@ -21,7 +21,7 @@ import json
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -43,6 +43,9 @@ from frazil.serve.flight_wire import received
 from frazil.serve.metrics_flight import FlightCounts
 from frazil.serve.movers import BODY_BYTES_MAX, MoverActions
 
+if TYPE_CHECKING:
+    from frazil.serve.traces import Traces
+
 STOP_SECONDS_MAX = 5.0
 SERVICE = "arrow.flight.protocol.FlightService"
 
@@ -58,6 +61,7 @@ class FlightDoor:
         settings: FlightSettings,
         movers: MoverActions | None = None,
         broker_of: Callable[[], Broker | None] = lambda: None,
+        traces: Traces | None = None,
     ) -> None:
         self._storage = storage
         self._logs = LogList(storage)
@@ -68,6 +72,7 @@ class FlightDoor:
             **(movers.by_name if movers is not None else {}),
         }
         self._broker_of = broker_of
+        self._traces = traces
         self.counts = FlightCounts()
         self._server: Any = None
         self._calls: Calls | None = None
@@ -93,7 +98,7 @@ class FlightDoor:
     async def start(self) -> None:
         self._calls = Calls(self._settings.streams_max, self.counts)
         self._reading = Reading(self._storage, self._calls)
-        self._publishing = Publishing(self._storage, self._settings, self._calls)
+        self._publishing = Publishing(self._storage, self._settings, self._calls, self._traces)
         self._subscriptions = Subscriptions(self._broker_of, self._calls)
         self._server = grpc.aio.server(
             options=[

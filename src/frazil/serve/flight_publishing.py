@@ -2,7 +2,8 @@
 
     descriptor      {"topic", "log_id", "producer", "epochs"}: who sends; its own last epoch lies between these two
     first answer    {"epoch", "next_sequence", "recent"}: how it goes on, and what the log has of what it sent last
-    each batch      with {"sequence"}: the number of its first row in the producer's own counting
+    each batch      with {"sequence"}: the number of its first row in the producer's own counting; and, where callers
+                    trace what they do, {"traces": [[row, W3C traceparent], …]} by the first row of each
     each answer     {"acked": [[sequence, first offset], …]}, or {"sequence", "error"} for the one that was refused
 
 Batches are taken in their order. After one that is refused no more are taken: what was begun is answered, and the
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import grpc
 import pyarrow as pa
@@ -31,6 +32,10 @@ from frazil.serve.flight_calls import Calls, Context, as_json, checked
 from frazil.serve.flight_pb2 import PutResult
 from frazil.serve.flight_wire import Received, received_batch, received_schema
 from frazil.serve.movers import parsed
+from frazil.serve.request_ids import current
+
+if TYPE_CHECKING:
+    from frazil.serve.traces import Traces
 
 BEGUN_MAX = 64
 """Of one stream: the log remembers as many, so that each of them can be recognised when it is sent again."""
@@ -38,6 +43,8 @@ DIRECT_BYTES_MAX = MIB
 """A larger batch is checked in a thread: the loop has others to serve."""
 REQUEST_BYTES_MAX = 4096
 WAIT_SECONDS_MAX = 30.0
+
+TRACES_MAX = 32
 
 Count = Annotated[int, Field(ge=0, lt=2**62)]
 
@@ -55,27 +62,34 @@ class _Opening(_Frozen):
 
 class _Numbered(_Frozen):
     sequence: Count
+    traces: tuple[tuple[Count, Annotated[str, Field(max_length=128)]], ...] = Field(
+        (), max_length=TRACES_MAX, strict=False
+    )
 
 
 class _Put:
     """One batch between its arrival and its answer."""
 
-    __slots__ = ("begun", "done", "error", "offset", "sequence", "size_bytes", "stream")
+    __slots__ = ("began_us", "begun", "done", "error", "offset", "rows", "sequence", "size_bytes", "stream", "traces")
 
-    def __init__(self, stream: _Stream, sequence: int, size_bytes: int) -> None:
+    def __init__(self, stream: _Stream, numbered: _Numbered, size_bytes: int, began_us: int) -> None:
         self.stream = stream
-        self.sequence = sequence
+        self.sequence = numbered.sequence
+        self.traces = numbered.traces or stream.traces
         self.size_bytes = size_bytes
+        self.began_us = began_us
+        self.rows: pa.RecordBatch | None = None
         self.offset = -1
         self.error: FrazilError | None = None
         self.begun = self.done = False
 
 
 class Publishing:
-    def __init__(self, storage: Storage, settings: FlightSettings, calls: Calls) -> None:
+    def __init__(self, storage: Storage, settings: FlightSettings, calls: Calls, traces: Traces | None = None) -> None:
         self.storage = storage
         self.settings = settings
         self.calls = calls
+        self.traces = traces
         self._held_bytes = 0
         self._room = asyncio.Event()
         self._room.set()
@@ -134,6 +148,9 @@ class _Stream:
         self._room = asyncio.Event()
         self._reading: asyncio.Task[None] | None = None
         self._gone = False
+        asked = current()
+        self.traces = () if asked is None or asked.trace_parent is None else ((0, asked.trace_parent),)
+        """Of batches that come without."""
 
     async def serve(self) -> None:
         self._reading = asyncio.create_task(self._read(), name="flight put")
@@ -176,7 +193,9 @@ class _Stream:
             data = checked(await self._context.read())
             if data is grpc.aio.EOF:
                 return
-            put = _Put(self, parsed(_Numbered, data.note, "batch", 256).sequence, data.size_bytes)
+            numbered = parsed(_Numbered, data.note, "batch", REQUEST_BYTES_MAX)
+            traces = self._publishing.traces
+            put = _Put(self, numbered, data.size_bytes, 0 if traces is None else traces.now_us())
             self._publishing.hold(put.size_bytes)
             self._begun.append(put)
             try:
@@ -184,6 +203,8 @@ class _Stream:
             except FrazilError as error:
                 put.error, put.done = error, True
                 self._publishing.let_go(put.size_bytes)
+                if traces is not None:
+                    traces.refused_batch(self._topic.log, error, put.began_us, put.traces)
                 return
             finally:
                 if not put.begun and not put.done:  # the door closes: without an answer its client sends it again
@@ -223,15 +244,27 @@ class _Stream:
 
     def _begin_now(self, data: Received, put: _Put) -> None:
         batch = received_batch(data, self._schema, self._publishing.settings)
+        if self._publishing.traces is not None:
+            put.rows = batch
         sent = Sent(self._producer, self._epoch, put.sequence)
         self._topic.begin_publish_many(batch, self._publishing.settled, put, sent)
         put.begun = True
 
     def settle(self, put: _Put) -> None:
         self._publishing.let_go(put.size_bytes)
+        self._trace(put)
         if put.error is not None:
             self._take_no_more()
         self._moved.set()
+
+    def _trace(self, put: _Put) -> None:
+        traces, rows, put.rows = self._publishing.traces, put.rows, None
+        if traces is None or rows is None:
+            return
+        if put.error is None:
+            traces.published_batch(self._topic.log, rows, put.offset, put.began_us, put.traces)
+        else:
+            traces.refused_batch(self._topic.log, put.error, put.began_us, put.traces)
 
     def _take_no_more(self) -> None:
         if self._reading is not None:
