@@ -48,7 +48,7 @@ class PutStream:
         with self._writing:
             try:
                 if isinstance(batch.rows, pa.RecordBatch) and batch.size_bytes <= WHOLE_BYTES_MAX:
-                    self._writer.write_with_metadata(batch.rows, pa.py_buffer(batch_note(batch.sequence)))
+                    self._writer.write_with_metadata(batch.rows, pa.py_buffer(batch_note(batch.sequence, batch.traces)))
                 else:
                     for note in batch.notes():
                         self._writer.write_metadata(pa.py_buffer(note))

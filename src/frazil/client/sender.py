@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from frazil.client.connection import Connection, delay_seconds, is_passing
 from frazil.client.put_stream import PutStream
-from frazil.client.window import Batch, SenderLimits, Window, encoded
+from frazil.client.window import Batch, CallersPart, SenderLimits, Window, encoded
 from frazil.core.clock import Clock
 from frazil.core.error_forms import from_dict
 from frazil.core.errors import (
@@ -80,7 +80,7 @@ class Sender:
 
     def append_batch(self, batch: pa.RecordBatch, size: int) -> int:
         """Send a checked batch and wait for its first offset."""
-        part = Part(None, batch, size)
+        part = CallersPart(None, batch, size)
         with self._guard:
             self._check_open()
             self._window.add(part)
@@ -95,7 +95,7 @@ class Sender:
             self._wake()
 
     def begin_batch(self, batch: pa.RecordBatch, size: int, notify: Notify, token: object) -> None:
-        part = Part(notify, batch, size)
+        part = CallersPart(notify, batch, size)
         part.tokens.append(token)
         with self._guard:
             self._check_open()
@@ -179,7 +179,7 @@ class Sender:
                 if self._closed or self._has_work():  # else the worker would be woken by every message
                     self._changed.notify_all()
 
-    def _take(self) -> tuple[list[Part], PutStream] | None:
+    def _take(self) -> tuple[list[CallersPart], PutStream] | None:
         with self._guard:
             if self._stream is None or not self._window.may_send:
                 return None

@@ -8,8 +8,17 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from frazil.client.tracing import current_parent
 from frazil.core.errors import EncodingFailed, Overloaded
-from frazil.core.put_notes import FEW_BYTES_MAX, FEW_ROWS_MAX, WHOLE_BYTES_MAX, FewRow, few_note, piece_notes
+from frazil.core.put_notes import (
+    FEW_BYTES_MAX,
+    FEW_ROWS_MAX,
+    TRACES_MAX,
+    WHOLE_BYTES_MAX,
+    FewRow,
+    few_note,
+    piece_notes,
+)
 from frazil.core.rows import joined, message_batch
 from frazil.core.settings import KIB, MIB
 from frazil.log.group import MessageRow, Notify, Part
@@ -36,9 +45,24 @@ class SenderLimits:
         return min(WHOLE_BYTES_MAX, self.batch_bytes_max // 2)
 
 
+class CallersPart(Part):
+    """Rows with the spans in which their callers publish them, by row."""
+
+    __slots__ = ("traces",)
+
+    def __init__(self, notify: Notify | None, batch: pa.RecordBatch | None = None, size_bytes: int = 0) -> None:
+        super().__init__(notify, batch, size_bytes)
+        self.traces: list[tuple[int, str]] = []
+
+    def traced(self, row: int) -> None:
+        """By whoever calls now, if it traces what it does."""
+        if len(self.traces) < TRACES_MAX and (parent := current_parent()) is not None:
+            self.traces.append((row, parent))
+
+
 @dataclass(slots=True)
 class Batch:
-    parts: Sequence[Part]
+    parts: Sequence[CallersPart]
     rows: pa.RecordBatch | list[FewRow]
     size_bytes: int
     time_us: int
@@ -55,14 +79,23 @@ class Batch:
     def notes(self) -> Iterable[bytes]:
         """What goes in place of an Arrow batch: one note of a few messages, or the pieces of a large batch."""
         if isinstance(self.rows, list):
-            return (few_note(self.sequence, self.time_us, self.rows),)
-        return piece_notes(self.sequence, memoryview(self.rows.serialize()))
+            return (few_note(self.sequence, self.time_us, self.rows, self.traces),)
+        return piece_notes(self.sequence, memoryview(self.rows.serialize()), self.traces)
+
+    @property
+    def traces(self) -> list[tuple[int, str]]:
+        """Of all its callers, by the row with which the rows of each begin."""
+        found, first = [], 0
+        for part in self.parts:
+            found += [(first + row, parent) for row, parent in part.traces]
+            first += part.count
+        return found[:TRACES_MAX]
 
 
 class Window:
     def __init__(self, limits: SenderLimits) -> None:
         self._limits = limits
-        self._waiting: deque[Part] = deque()
+        self._waiting: deque[CallersPart] = deque()
         self._waiting_bytes = 0
         self._sent_bytes = 0
         self.in_flight: deque[Batch] = deque()
@@ -89,7 +122,7 @@ class Window:
         first = self._waiting[0]
         return GIVEN if first.batch is None else first.batch.schema
 
-    def add_message(self, message: MessageRow, size: int, notify: Notify | None) -> Part:
+    def add_message(self, message: MessageRow, size: int, notify: Notify | None) -> CallersPart:
         """The part that it joined: the last one, while that gathers single messages of the same way to wait."""
         self._admit(size)
         last = self._waiting[-1] if self._waiting else None
@@ -101,14 +134,16 @@ class Window:
             or last.size_bytes + size > limits.together_bytes_max
             or len(last.messages) >= limits.batch_rows_max
         ):
-            last = Part(notify)
+            last = CallersPart(notify)
             self._waiting.append(last)
         last.size_bytes += size
+        last.traced(len(last.messages))
         last.messages.append(message)
         return last
 
-    def add(self, part: Part) -> None:
+    def add(self, part: CallersPart) -> None:
         self._admit(part.size_bytes)
+        part.traced(0)
         self._waiting.append(part)
 
     def _admit(self, size: int) -> None:
@@ -118,7 +153,7 @@ class Window:
             raise Overloaded("publish", limit, RETRY_AFTER_MS)
         self._waiting_bytes += size
 
-    def take(self) -> list[Part]:
+    def take(self) -> list[CallersPart]:
         """The parts of the next batch: as many of one schema as fit, at least one."""
         first = self._waiting.popleft()
         taken, size, rows = [first], first.size_bytes, first.count
@@ -150,14 +185,14 @@ class Window:
         self._sent_bytes = 0
         return taken
 
-    def take_waiting(self) -> list[Part]:
+    def take_waiting(self) -> list[CallersPart]:
         taken = list(self._waiting)
         self._waiting.clear()
         self._waiting_bytes = 0
         return taken
 
 
-def encoded(topic: str, parts: Sequence[Part], now_us: int) -> Batch:
+def encoded(topic: str, parts: Sequence[CallersPart], now_us: int) -> Batch:
     """The parts as one batch; what fails here (no memory) was never sent."""
     size_bytes = sum(part.size_bytes for part in parts)
     try:

@@ -4,6 +4,8 @@
     {"sequence", "time_us", "rows"}     a few messages; the bytes of their keys and payloads follow
     {"sequence", "bytes"}               a piece of a batch of so many bytes in all; a part of its Arrow message follows
 
+Where callers trace what they do, "traces" is there too: [[row, W3C traceparent], …] by the first row of each.
+
 A note is one line of JSON, and what follows it. Arrow takes longer to build and to check a single row than a disk to
 store it, so few messages go as they are. And a stream takes messages of bounded size: who receives many of them can't
 do with less memory than for one of each.
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 MESSAGE_BYTES_MAX = 2 * 1024 * 1024
 """What is sent as one: the largest that a stream takes."""
@@ -22,8 +24,10 @@ WHOLE_BYTES_MAX = 1024 * 1024
 FEW_ROWS_MAX = 32
 FEW_BYTES_MAX = 256 * 1024
 """More rows than these go as an Arrow batch, which is as quick for them."""
+TRACES_MAX = 32
+"""Spans of callers that go with one batch; more are left out."""
 
-_SPACE = json.JSONEncoder(separators=(",", ":"))
+_DENSE = json.JSONEncoder(separators=(",", ":"))
 _END = b"\n"
 
 
@@ -35,21 +39,33 @@ class FewRow(NamedTuple):
     attributes: Mapping[str, str] | None
 
 
-def batch_note(sequence: int) -> bytes:
-    return b'{"sequence":%d}' % sequence
+Traces = Sequence[tuple[int, str]]
 
 
-def few_note(sequence: int, time_us: int, rows: Sequence[FewRow]) -> bytes:
+def batch_note(sequence: int, traces: Traces = ()) -> bytes:
+    return _line(sequence, traces, b"")
+
+
+def few_note(sequence: int, time_us: int, rows: Sequence[FewRow], traces: Traces = ()) -> bytes:
     told = [(len(row.payload), None if row.key is None else len(row.key), row.attributes) for row in rows]
-    head = b'{"sequence":%d,"time_us":%d,"rows":%s}' % (sequence, time_us, _SPACE.encode(told).encode())
-    return b"".join((head, _END, *(piece for row in rows for piece in (row.key or b"", row.payload))))
+    line = _line(sequence, traces, b',"time_us":%d,"rows":%s' % (time_us, _json(told)))
+    return b"".join((line, _END, *(piece for row in rows for piece in (row.key or b"", row.payload))))
 
 
-def piece_notes(sequence: int, message: memoryview) -> Iterator[bytes]:
+def piece_notes(sequence: int, message: memoryview, traces: Traces = ()) -> Iterator[bytes]:
     """The Arrow message of a batch, in pieces that come one after another."""
-    head = b'{"sequence":%d,"bytes":%d}' % (sequence, len(message))
+    line = _line(sequence, traces, b',"bytes":%d' % len(message))
     for start in range(0, len(message), WHOLE_BYTES_MAX):
-        yield b"".join((head, _END, message[start : start + WHOLE_BYTES_MAX]))
+        yield b"".join((line, _END, message[start : start + WHOLE_BYTES_MAX]))
+
+
+def _line(sequence: int, traces: Traces, more: bytes) -> bytes:
+    told = b',"traces":%s' % _json(traces) if traces else b""
+    return b'{"sequence":%d%s%s}' % (sequence, more, told)
+
+
+def _json(value: Any) -> bytes:
+    return _DENSE.encode(value).encode()
 
 
 def parted(note: bytes) -> tuple[bytes, memoryview]:

@@ -21,7 +21,7 @@ import json
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -44,6 +44,9 @@ from frazil.serve.flight_wire import received
 from frazil.serve.metrics_flight import FlightCounts
 from frazil.serve.movers import MoverActions
 
+if TYPE_CHECKING:
+    from frazil.serve.traces import Traces
+
 STOP_SECONDS_MAX = 5.0
 ACTIONS_MAX = 256
 """At once, besides the streams. Each call may hold one message that is not whole yet: so many, and no more."""
@@ -61,6 +64,7 @@ class FlightDoor:
         settings: FlightSettings,
         movers: MoverActions | None = None,
         broker_of: Callable[[], Broker | None] = lambda: None,
+        traces: Traces | None = None,
     ) -> None:
         self._storage = storage
         self._logs = LogList(storage)
@@ -71,6 +75,7 @@ class FlightDoor:
             **(movers.by_name if movers is not None else {}),
         }
         self._broker_of = broker_of
+        self._traces = traces
         self.counts = FlightCounts()
         self._server: Any = None
         self._calls: Calls | None = None
@@ -96,7 +101,7 @@ class FlightDoor:
     async def start(self) -> None:
         self._calls = Calls(self._settings.streams_max, self.counts)
         self._reading = Reading(self._storage, self._calls)
-        self._publishing = Publishing(self._storage, self._settings, self._calls)
+        self._publishing = Publishing(self._storage, self._settings, self._calls, self._traces)
         self._subscriptions = Subscriptions(self._broker_of, self._calls)
         self._server = grpc.aio.server(
             options=[

@@ -16,7 +16,7 @@ import grpc
 from pydantic import BaseModel, ConfigDict, Field
 
 from frazil.core.errors import BatchTooLarge, InvalidInput, TryLater
-from frazil.core.put_notes import FEW_ROWS_MAX, MESSAGE_BYTES_MAX, FewRow, few_rows, parted
+from frazil.core.put_notes import FEW_ROWS_MAX, MESSAGE_BYTES_MAX, TRACES_MAX, FewRow, few_rows, parted
 from frazil.core.settings import FlightSettings
 from frazil.serve.flight_calls import Context, checked
 from frazil.serve.flight_wire import Received
@@ -36,6 +36,7 @@ class Note(BaseModel):
     time_us: int = Field(0, ge=-(2**63), lt=2**63)
     rows: list[tuple[Length, Length | None, dict[str, str] | None]] | None = Field(None, max_length=FEW_ROWS_MAX)
     bytes: int | None = Field(None, gt=0, lt=2**31)
+    traces: tuple[tuple[Count, Annotated[str, Field(max_length=128)]], ...] = Field((), max_length=TRACES_MAX)
 
 
 class Few(NamedTuple):

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import grpc
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
 from frazil.core.errors import FrazilError, Overloaded, ProducerFenced, SchemaMismatch, TopicNotFound
+from frazil.core.put_notes import FewRow
 from frazil.core.rows import ENVELOPE
 from frazil.core.sequences import ProducerState, Sent
 from frazil.core.settings import MIB, FlightSettings
@@ -33,6 +34,10 @@ from frazil.serve.flight_notes import Few, Note, Room, assembled, check_size, fe
 from frazil.serve.flight_pb2 import PutResult
 from frazil.serve.flight_wire import Received, received_batch, received_schema
 from frazil.serve.movers import parsed
+from frazil.serve.request_ids import current
+
+if TYPE_CHECKING:
+    from frazil.serve.traces import Traces
 
 BEGUN_MAX = 64
 """Of one stream: the log remembers as many, so that each of them can be recognised when it is sent again."""
@@ -58,23 +63,27 @@ class _Opening(_Frozen):
 class _Put:
     """One batch between its arrival and its answer."""
 
-    __slots__ = ("begun", "done", "error", "offset", "sequence", "size_bytes", "stream")
+    __slots__ = ("began_us", "begun", "done", "error", "offset", "rows", "sequence", "size_bytes", "stream", "traces")
 
-    def __init__(self, stream: _Stream, sequence: int, size_bytes: int) -> None:
+    def __init__(self, stream: _Stream, note: Note, size_bytes: int, began_us: int) -> None:
         self.stream = stream
-        self.sequence = sequence
+        self.sequence = note.sequence
+        self.traces = note.traces or stream.traces
         self.size_bytes = size_bytes
+        self.began_us = began_us
+        self.rows: pa.RecordBatch | list[FewRow] | None = None
         self.offset = -1
         self.error: FrazilError | None = None
         self.begun = self.done = False
 
 
 class Publishing:
-    def __init__(self, storage: Storage, settings: FlightSettings, calls: Calls) -> None:
+    def __init__(self, storage: Storage, settings: FlightSettings, calls: Calls, traces: Traces | None = None) -> None:
         self.storage = storage
         self.settings = settings
         self.calls = calls
         self.assembling = Room(settings.buffer_bytes_max)
+        self.traces = traces
         self._held_bytes = 0
         self._room = asyncio.Event()
         self._room.set()
@@ -133,6 +142,9 @@ class _Stream:
         self._room = asyncio.Event()
         self._reading: asyncio.Task[None] | None = None
         self._gone = False
+        asked = current()
+        self.traces = () if asked is None or asked.trace_parent is None else ((0, asked.trace_parent),)
+        """Of batches that come without."""
 
     async def serve(self) -> None:
         self._reading = asyncio.create_task(self._read(), name="flight put")
@@ -177,7 +189,8 @@ class _Stream:
             if data is grpc.aio.EOF:
                 return
             note, following = noted(data)
-            put = _Put(self, note.sequence, data.size_bytes)
+            traces = self._publishing.traces
+            put = _Put(self, note, data.size_bytes, 0 if traces is None else traces.now_us())
             self._publishing.hold(put.size_bytes)
             self._begun.append(put)
             try:
@@ -186,6 +199,8 @@ class _Stream:
             except FrazilError as error:
                 put.error, put.done = error, True
                 self._publishing.let_go(put.size_bytes)
+                if traces is not None:
+                    traces.refused_batch(self._topic.log, error, put.began_us, put.traces)
                 return
             finally:
                 if not put.begun and not put.done:  # the door closes: without an answer its client sends it again
@@ -238,18 +253,31 @@ class _Stream:
     def _begin_now(self, given: Few | Received | bytes, put: _Put) -> None:
         sent = Sent(self._producer, self._epoch, put.sequence)
         settled = self._publishing.settled
+        traced = self._publishing.traces is not None
         if isinstance(given, Few):
+            put.rows = given.rows if traced else None
             self._topic.begin_publish_few(given.rows, given.time_us, settled, put, sent)
         else:
             batch = received_batch(given, self._schema, self._publishing.settings)
+            put.rows = batch if traced else None
             self._topic.begin_publish_many(batch, settled, put, sent)
         put.begun = True
 
     def settle(self, put: _Put) -> None:
         self._publishing.let_go(put.size_bytes)
+        self._trace(put)
         if put.error is not None:
             self._take_no_more()
         self._moved.set()
+
+    def _trace(self, put: _Put) -> None:
+        traces, rows, put.rows = self._publishing.traces, put.rows, None
+        if traces is None or rows is None:
+            return
+        if put.error is None:
+            traces.published_batch(self._topic.log, rows, put.offset, put.began_us, put.traces)
+        else:
+            traces.refused_batch(self._topic.log, put.error, put.began_us, put.traces)
 
     def _take_no_more(self) -> None:
         if self._reading is not None:

@@ -78,7 +78,9 @@ def serve_until_stopped(
         publish = BrokerTopic.publish if traces is None else traces.publish
         broker = BrokerDoors(storage, settings, publish) if settings.broker.enabled else None
         movers = MoverActions(settings, SystemClock(), None if traces is None else traces.told)
-        flight = FlightDoor(storage, settings.flight, movers, lambda: broker.broker if broker is not None else None)
+        flight = FlightDoor(
+            storage, settings.flight, movers, lambda: broker.broker if broker is not None else None, traces
+        )
         watch = Watch(storage, flight, broker, SystemClock(), has_mover=moving is not None)
         up = (lambda: moving.up) if moving is not None else None
         app = make_app(

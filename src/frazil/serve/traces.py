@@ -1,5 +1,8 @@
 """A message's way as an OpenTelemetry trace: publish → commit → move → visible.
 
+A batch of a Flight client goes the same way, with a span for each of its callers that traces what it does, or else one
+for all of it.
+
 This process tells all of it. It knows when a message was published and when its commit began; the mover tells it, with
 every commit of a table, which offsets it moved and when. So spans are linked by log and offset, and neither the stored
 message nor the mover knows of traces.
@@ -16,10 +19,13 @@ import queue
 import random
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
@@ -32,6 +38,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from frazil.broker.topic import BrokerTopic, Outgoing
 from frazil.core.clock import Clock
 from frazil.core.errors import FrazilError
+from frazil.core.put_notes import TRACES_MAX, FewRow
 from frazil.core.settings import Settings
 from frazil.log.topic_log import TopicLog
 from frazil.serve.request_ids import PARENT, current
@@ -41,6 +48,8 @@ WAITING_MAX = 10_000
 EXPORT_SECONDS_MAX = 5
 
 _log = logging.getLogger("frazil.serve")
+
+Rows: TypeAlias = "pa.RecordBatch | list[FewRow]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +87,34 @@ class Traces:
     async def publish(self, topic: BrokerTopic, message: Outgoing) -> int:
         """As the topic's own; a message whose caller traces it is traced, of the others the share that was set."""
         parent = self._parent(message)
-        sampled = random.random() < self._ratio if parent is None else _is_sampled(parent)  # noqa: S311 - no secret
-        if not sampled:
+        if not self._is_sampled(parent):
             return await topic.publish(message)
-        attributes = {"messaging.system": "frazil", "messaging.destination.name": topic.label}
-        span = self._tracer.start_span(
-            f"publish {topic.label}", parent, SpanKind.SERVER, attributes, start_time=self._clock.now_us() * 1_000
-        )
+        span = self._publishing(topic.label, parent, self._clock.now_us())
         try:
             offset = await topic.publish(message)
         except BaseException as error:
-            span.set_status(StatusCode.ERROR, error.message if isinstance(error, FrazilError) else type(error).__name__)
-            span.end(self._clock.now_us() * 1_000)
+            self._failed(span, error)
             raise
-        self._published(topic, offset, span)
+        self._published(topic.feed.topic.log if topic.feed is not None else None, offset, span)
         return offset
+
+    def now_us(self) -> int:
+        return self._clock.now_us()
+
+    def published_batch(
+        self, log: TopicLog, rows: Rows, first_offset: int, began_us: int, given: Sequence[tuple[int, str]]
+    ) -> None:
+        """Rows that are durable now. `given` are spans of callers, by the row with which each of them begins."""
+        count = len(rows)
+        for row, parent in self._parents([one for one in given if one[0] < count], rows):
+            span = self._publishing(str(log.name), parent, began_us)
+            span.set_attribute("messaging.batch.message_count", count)
+            self._published(log, first_offset + row, span)
+
+    def refused_batch(self, log: TopicLog, error: FrazilError, began_us: int, given: Sequence[tuple[int, str]]) -> None:
+        """The rows themselves are not looked at: they may be what was wrong."""
+        for _, parent in self._parents(given, None):
+            self._failed(self._publishing(str(log.name), parent, began_us), error)
 
     def told(self, status: Mapping[str, Any]) -> None:
         """What the mover told: how far each table is, and its last move."""
@@ -104,21 +126,44 @@ class Traces:
         self._thread.join()
         self._provider.shutdown()
 
+    def _parents(self, given: Sequence[tuple[int, str]], rows: Rows | None) -> list[tuple[int, Context | None]]:
+        """What of a batch is traced, by row; as a whole, if nothing of it comes with a trace of its own."""
+        by_row = dict(_in_attributes(rows) if rows is not None else ()) | dict(given)
+        found = ((row, self._context(text)) for row, text in sorted(by_row.items())[:TRACES_MAX])
+        traced: list[tuple[int, Context | None]] = [one for one in found if one[1] is not None]
+        return [(row, context) for row, context in traced or [(0, None)] if self._is_sampled(context)]
+
     def _parent(self, message: Outgoing) -> Context | None:
         request = current()
         text = request.trace_parent if request is not None else None
-        text = text or message.attributes.get(PARENT)
+        return self._context(text or message.attributes.get(PARENT))
+
+    def _context(self, text: str | None) -> Context | None:
         if text is None:
             return None
         context = self._propagator.extract({PARENT: text})
         return context if trace.get_current_span(context).get_span_context().is_valid else None
 
-    def _published(self, topic: BrokerTopic, offset: int, span: Span) -> None:
+    def _is_sampled(self, parent: Context | None) -> bool:
+        if parent is None:
+            return random.random() < self._ratio  # noqa: S311 - no secret
+        return trace.get_current_span(parent).get_span_context().trace_flags.sampled
+
+    def _publishing(self, topic: str, parent: Context | None, began_us: int) -> Span:
+        attributes = {"messaging.system": "frazil", "messaging.destination.name": topic}
+        return self._tracer.start_span(
+            f"publish {topic}", parent, SpanKind.SERVER, attributes, start_time=began_us * 1_000
+        )
+
+    def _failed(self, span: Span, error: BaseException) -> None:
+        span.set_status(StatusCode.ERROR, error.message if isinstance(error, FrazilError) else type(error).__name__)
+        span.end(self._clock.now_us() * 1_000)
+
+    def _published(self, log: TopicLog | None, offset: int, span: Span) -> None:
         done_us = self._clock.now_us()
         span.set_attribute("frazil.offset", offset)
         span.end(done_us * 1_000)
-        if topic.feed is not None:
-            log = topic.feed.topic.log
+        if log is not None:
             self._put(_Published(log, offset, trace.set_span_in_context(span), done_us))
 
     def _put(self, event: _Published | Mapping[str, Any]) -> None:
@@ -175,8 +220,21 @@ class Traces:
         span.end(end_us * 1_000)
 
 
-def _is_sampled(parent: Context) -> bool:
-    return trace.get_current_span(parent).get_span_context().trace_flags.sampled
+def _in_attributes(batch: Rows) -> Iterator[tuple[int, str]]:
+    """The first messages of a batch that have a trace among their attributes; of many, columns are searched."""
+    if isinstance(batch, list):
+        yield from ((at, row.attributes[PARENT]) for at, row in enumerate(batch) if PARENT in (row.attributes or ()))
+        return
+    at = batch.schema.get_field_index("_attributes")
+    if at < 0:
+        return
+    column = batch.column(at)
+    keys = column.keys
+    if pc.index(keys, PARENT).as_py() < 0:
+        return
+    found = pc.indices_nonzero(pc.equal(keys, PARENT))[:TRACES_MAX]
+    rows = np.searchsorted(column.offsets.to_numpy(), found.to_numpy(), side="right") - 1
+    yield from zip(rows.tolist(), pc.take(column.items, found).to_pylist(), strict=True)
 
 
 @contextlib.contextmanager
