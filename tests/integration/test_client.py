@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import statistics
 import textwrap
 import threading
@@ -19,6 +20,7 @@ from danube.consumer import SubType
 
 import frazil
 import frazil.aio
+from frazil.cli.server import Server as Asked
 from frazil.core.settings import MIB
 from parts.cut_proxy import cut_proxy
 from parts.danube import Server, connect, producer, subscriber
@@ -278,3 +280,32 @@ def test_the_programs_of_the_guide_run(server: Server) -> None:
     assert names["message"].payload == b"soup"
     exec("async def guide():\n" + textwrap.indent(second + "return message.payload", "    "), names)
     assert run(names["guide"]()) == b"tea"
+
+
+ORDER = {"type": "object", "properties": {"tea": {"type": "string"}}, "required": ["tea"]}
+
+
+def named(schema_id: int, *payloads: bytes) -> pa.RecordBatch:
+    columns = {"_payload": list(payloads), "_schema_id": [schema_id] * len(payloads)}
+    return pa.RecordBatch.from_pydict(
+        columns, schema=pa.schema([("_payload", pa.binary()), ("_schema_id", pa.int64())])
+    )
+
+
+def test_a_topic_enforces_its_schema_for_every_client(server: Server, remote: frazil.RemoteStorage) -> None:
+    http, name = Asked(server.http), "/default/enforced"
+    topic = remote.topic(name)
+    topic.publish("anything")
+    definition = {"schema_type": "json_schema", "definition": json.dumps(ORDER)}
+    schema_id = http.post("/v1/schemas/tea%20orders/versions", definition)["schema_id"]
+    policy = {"subject": "tea orders", "validation_policy": "enforce", "enable_payload_validation": True}
+    http.put(f"/v1/topics{name}/schema", policy)
+    with pytest.raises(frazil.MessageRefused, match=f"no schema id, and tea orders has {schema_id}"):
+        topic.publish('{"tea": "green"}')
+    with pytest.raises(frazil.MessageRefused, match=r"row 1: the payload does not fit"):
+        topic.publish_many(named(schema_id, b'{"tea": "green"}', b'{"tea": 7}'))
+    with pytest.raises(frazil.MessageRefused, match=r"row 0"):
+        topic.publish_many(named(schema_id + 1, b'{"tea": "green"}'))
+    assert topic.publish_many(named(schema_id, b'{"tea": "green"}')) == frazil.OffsetRange(1, 2)
+    http.put(f"/v1/topics{name}/schema", policy | {"validation_policy": "none"})
+    assert topic.publish("anything") == 2

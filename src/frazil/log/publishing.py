@@ -81,7 +81,7 @@ def few_messages(settings: WalSettings, rows: Iterable[FewRow], time_us: int) ->
 
 def envelope_rows(settings: WalSettings, batch: pa.RecordBatch, now_us: int) -> tuple[pa.RecordBatch, int]:
     """A caller's batch for a message topic: `_payload` and any other envelope columns, in any order."""
-    _check_safe(batch)
+    check_safe(batch)
     rows, size = checked_batch(settings, batch if batch.schema.equals(GIVEN) else _envelope(batch, now_us))
     if size > settings.message_bytes_max:  # else no row can be above it, and looking at each costs more than the rest
         _check_longest(settings, rows)
@@ -92,7 +92,7 @@ def envelope_rows(settings: WalSettings, batch: pa.RecordBatch, now_us: int) -> 
 
 def typed_rows(settings: WalSettings, batch: pa.RecordBatch, own: pa.Schema) -> tuple[pa.RecordBatch, int]:
     """A caller's batch for a typed topic: the same columns with the same types, in any order."""
-    _check_safe(batch)
+    check_safe(batch)
     columns = []
     for name in batch.schema.names:
         if name not in own.names:
@@ -107,7 +107,7 @@ def typed_rows(settings: WalSettings, batch: pa.RecordBatch, own: pa.Schema) -> 
     return checked_batch(settings, pa.RecordBatch.from_arrays(columns, schema=own))
 
 
-def _check_safe(batch: pa.RecordBatch) -> None:
+def check_safe(batch: pa.RecordBatch) -> None:
     """Before anything reads it: a batch may be made from buffers that lie, and Arrow's own code believes them."""
     try:
         batch.validate(full=True)

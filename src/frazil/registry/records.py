@@ -111,6 +111,12 @@ class TopicRecord:
     policy: ValidationPolicy = ValidationPolicy.WARN
     checks_payloads: bool = False
 
+    @property
+    def passes_all(self) -> bool:
+        """Whether no message of it need be looked at."""
+        nothing_to_fit = self.schema_id is None and self.policy is not ValidationPolicy.ENFORCE
+        return nothing_to_fit or self.policy is ValidationPolicy.NONE
+
     def encode(self) -> bytes:
         return _dump({name: getattr(self, name) for name in self.__slots__})
 

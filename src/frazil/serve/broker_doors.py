@@ -17,6 +17,7 @@ from frazil.registry.topics import TopicSchemas
 from frazil.serve.admin.parts import BrokerParts
 from frazil.serve.danube import DanubeDoor, Publish
 from frazil.serve.danube_schemas import DanubeSchemas
+from frazil.serve.schema_checks import SchemaChecks
 
 
 class BrokerDoors:
@@ -27,6 +28,8 @@ class BrokerDoors:
         self._broker: Broker | None = None
         self._door: DanubeDoor | None = None
         self._meta: MetaStore | None = None
+        self.checks: SchemaChecks | None = None
+        """Of messages that come by any door, once it is open."""
         self.parts: BrokerParts | None = None
         """For administrators, once it is open."""
 
@@ -45,7 +48,8 @@ class BrokerDoors:
         topics = TopicSchemas(self._meta, registry, SystemClock())
         schemas = DanubeSchemas(registry, topics)
         broker, bytes_max = self._settings.broker, self._settings.wal.message_bytes_max
-        self._door = DanubeDoor(self._broker, schemas, broker, bytes_max, self._publish)
+        self.checks = SchemaChecks(topics)
+        self._door = DanubeDoor(self._broker, schemas, self.checks, broker, bytes_max, self._publish)
         await self._door.start()
         self.parts = BrokerParts(self._broker, registry, topics)
         return self._door.url

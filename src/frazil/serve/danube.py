@@ -49,6 +49,7 @@ from frazil.core.settings import MIB
 from frazil.serve.danube_messages import epoch_of, outgoing, subscription_field, wire
 from frazil.serve.danube_schemas import DanubeSchemas
 from frazil.serve.request_ids import HEADER, begin, current
+from frazil.serve.schema_checks import SchemaChecks
 
 STOP_SECONDS_MAX = 5.0
 ENVELOPE_BYTES = MIB
@@ -90,12 +91,14 @@ class DanubeDoor:
         self,
         broker: Broker,
         schemas: DanubeSchemas,
+        checks: SchemaChecks,
         settings: BrokerSettings,
         message_bytes_max: int,
         publish: Publish = BrokerTopic.publish,
     ) -> None:
         self._broker = broker
         self._schemas = schemas
+        self._checks = checks
         self._settings = settings
         self._publish = publish
         self._server = grpc.aio.server(
@@ -165,9 +168,8 @@ class DanubeDoor:
     async def _send(self, request: Any) -> Any:
         producer = self._broker.producer(request.msg_id.producer_id)
         message = outgoing(request, producer.name)
-        await self._schemas.check(
-            producer.topic.label, message.payload, message.origin.schema_id, message.origin.schema_version
-        )
+        origin = message.origin
+        await self._checks.check(producer.topic.label, (message.payload, origin.schema_id, origin.schema_version))
         await self._publish(producer.topic, message)
         self._broker.counts.sent(len(message.payload))
         return pb.MessageResponse(request_id=request.request_id)

@@ -1,26 +1,19 @@
 """The schema registry's side of the Danube door: their calls over `frazil.registry`, and what producers ask of it.
 
-The registry blocks, so calls run in threads; what is asked for each message is kept in memory.
+The registry blocks, so calls run in threads.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from danube.proto import SchemaRegistry_pb2 as pb
 
-from frazil.core.errors import FrazilError, SchemaNotFound
-from frazil.registry.kinds import ValidationPolicy
+from frazil.core.errors import SchemaNotFound
 from frazil.registry.registry import SchemaRegistry, SchemaVersion
 from frazil.registry.topics import TopicSchemas
-
-WARNED_MAX = 1_000
-
-_log = logging.getLogger("frazil.serve")
 
 Answer = Callable[[Any], Awaitable[Any]]
 
@@ -29,38 +22,12 @@ class DanubeSchemas:
     def __init__(self, registry: SchemaRegistry, topics: TopicSchemas) -> None:
         self._registry = registry
         self._topics = topics
-        self._warned: set[tuple[str, str]] = set()
-        self._looking: dict[str, asyncio.Task[None]] = {}
 
     # --- for producers
 
     async def bind(self, topic: str, reference: Any) -> None:
         """What a producer means to send: it must be there, and the topic must be of that subject or of none."""
         await asyncio.to_thread(self._bind, topic, reference)
-
-    async def check(self, topic: str, payload: bytes, schema_id: int | None, version: int | None) -> None:
-        """`MessageRefused` where the topic enforces its schema; a warning is written once for each reason.
-
-        A store that does not answer holds up no message of a topic that is known: what was known holds on.
-        """
-        record, is_recent = self._topics.kept(topic) or (await asyncio.to_thread(self._topics.recent, topic), True)
-        if not is_recent and topic not in self._looking:
-            self._looking[topic] = asyncio.create_task(self._look_again(topic))
-        if record.policy is ValidationPolicy.NONE:
-            return
-        judge = functools.partial(self._topics.judge, topic, record, payload, schema_id, version)
-        problem = await asyncio.to_thread(judge) if record.checks_payloads else judge()
-        if problem is not None and (topic, problem) not in self._warned and len(self._warned) < WARNED_MAX:
-            self._warned.add((topic, problem))
-            _log.warning("%s: %s", topic, problem)
-
-    async def _look_again(self, topic: str) -> None:
-        try:
-            await asyncio.to_thread(self._topics.recent, topic)
-        except FrazilError as error:
-            _log.debug("what is set for %s could not be looked up: %s", topic, error)
-        finally:
-            del self._looking[topic]
 
     def _bind(self, topic: str, reference: Any) -> None:
         subject, which = reference.subject, reference.WhichOneof("version_ref")

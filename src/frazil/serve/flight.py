@@ -45,6 +45,7 @@ from frazil.serve.metrics_flight import FlightCounts
 from frazil.serve.movers import MoverActions
 
 if TYPE_CHECKING:
+    from frazil.serve.schema_checks import SchemaChecks
     from frazil.serve.traces import Traces
 
 STOP_SECONDS_MAX = 5.0
@@ -64,6 +65,7 @@ class FlightDoor:
         settings: FlightSettings,
         movers: MoverActions | None = None,
         broker_of: Callable[[], Broker | None] = lambda: None,
+        checks_of: Callable[[], SchemaChecks | None] = lambda: None,
         traces: Traces | None = None,
     ) -> None:
         self._storage = storage
@@ -75,6 +77,7 @@ class FlightDoor:
             **(movers.by_name if movers is not None else {}),
         }
         self._broker_of = broker_of
+        self._checks_of = checks_of
         self._traces = traces
         self.counts = FlightCounts()
         self._server: Any = None
@@ -101,7 +104,7 @@ class FlightDoor:
     async def start(self) -> None:
         self._calls = Calls(self._settings.streams_max, self.counts)
         self._reading = Reading(self._storage, self._calls)
-        self._publishing = Publishing(self._storage, self._settings, self._calls, self._traces)
+        self._publishing = Publishing(self._storage, self._settings, self._calls, self._checks_of(), self._traces)
         self._subscriptions = Subscriptions(self._broker_of, self._calls)
         self._server = grpc.aio.server(
             options=[

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import grpc
@@ -27,6 +28,7 @@ from frazil.core.rows import ENVELOPE
 from frazil.core.sequences import ProducerState, Sent
 from frazil.core.settings import MIB, FlightSettings
 from frazil.log.group import Part
+from frazil.log.publishing import check_safe
 from frazil.log.storage import Storage
 from frazil.log.topic import Topic
 from frazil.serve.flight_calls import Calls, Context, as_json, checked
@@ -37,6 +39,7 @@ from frazil.serve.movers import parsed
 from frazil.serve.request_ids import current
 
 if TYPE_CHECKING:
+    from frazil.serve.schema_checks import SchemaChecks
     from frazil.serve.traces import Traces
 
 BEGUN_MAX = 64
@@ -78,11 +81,19 @@ class _Put:
 
 
 class Publishing:
-    def __init__(self, storage: Storage, settings: FlightSettings, calls: Calls, traces: Traces | None = None) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        settings: FlightSettings,
+        calls: Calls,
+        checks: SchemaChecks | None = None,
+        traces: Traces | None = None,
+    ) -> None:
         self.storage = storage
         self.settings = settings
         self.calls = calls
         self.assembling = Room(settings.buffer_bytes_max)
+        self.checks = checks
         self.traces = traces
         self._held_bytes = 0
         self._room = asyncio.Event()
@@ -195,6 +206,7 @@ class _Stream:
             self._begun.append(put)
             try:
                 given = await self._given(data, note, following, put)
+                await self._check(given)
                 await self._begin(given, put)
             except FrazilError as error:
                 put.error, put.done = error, True
@@ -224,6 +236,13 @@ class _Stream:
             self._publishing.hold(len(message) - put.size_bytes)
             put.size_bytes = len(message)
         return message
+
+    async def _check(self, given: Few | Received | bytes) -> None:
+        """By the schema that the topic has in the registry, if it has one: then each message is looked at."""
+        checks, name = self._publishing.checks, self._topic.name
+        if checks is None or self._topic.schema is not None or checks.passes_all(name):
+            return
+        await checks.check_all(name, lambda: _messages(given, self._schema, self._publishing.settings))
 
     async def _begin(self, given: Few | Received | bytes, put: _Put) -> None:
         """In the log's queue, or an error that says why not; a queue that is full is waited for."""
@@ -302,6 +321,19 @@ def _opened(topic: Topic, asked: _Opening) -> ProducerState:
 
 def _as_told(state: ProducerState) -> dict[str, Any]:
     return {"epoch": state.epoch, "next_sequence": state.next_sequence, "recent": state.recent}
+
+
+def _messages(
+    given: Few | Received | bytes, schema: pa.Schema, limits: FlightSettings
+) -> Iterable[tuple[bytes, int | None, int | None]]:
+    """Payload, id and version of the schema that each names. Of what is no message, whoever takes it says why."""
+    if isinstance(given, Few):
+        return [(row.payload, None, None) for row in given.rows]
+    batch = received_batch(given, schema, limits)
+    check_safe(batch)
+    wanted = ("_payload", "_schema_id", "_schema_version")
+    columns = [batch.column(name).to_pylist() if name in schema.names else [None] * len(batch) for name in wanted]
+    return ((payload or b"", schema_id, version) for payload, schema_id, version in zip(*columns, strict=True))
 
 
 def _check_columns(topic: Topic, schema: pa.Schema) -> None:

@@ -79,7 +79,12 @@ def serve_until_stopped(
         broker = BrokerDoors(storage, settings, publish) if settings.broker.enabled else None
         movers = MoverActions(settings, SystemClock(), None if traces is None else traces.told)
         flight = FlightDoor(
-            storage, settings.flight, movers, lambda: broker.broker if broker is not None else None, traces
+            storage,
+            settings.flight,
+            movers,
+            lambda: broker.broker if broker is not None else None,
+            lambda: broker.checks if broker is not None else None,
+            traces,
         )
         watch = Watch(storage, flight, broker, SystemClock(), has_mover=moving is not None)
         up = (lambda: moving.up) if moving is not None else None
@@ -194,13 +199,14 @@ class _Server(uvicorn.Server):
         if not self.started or self.should_exit:
             return
         try:
+            if self._broker is not None:  # first: it has what the Flight door checks messages by
+                self._addresses["danube"] = await self._broker.open()
             await self._flight.start()
             self._addresses |= {"flight": self._flight.address, "advertised": self._flight.advertised}
-            if self._broker is not None:
-                self._addresses["danube"] = await self._broker.open()
         except FrazilError as error:
             self.failed, self.should_exit = error, True
-            await self._flight.stop()
+            if self._broker is not None:
+                await self._broker.close()
             return
         self._announce()
 
