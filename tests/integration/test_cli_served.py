@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
 import pytest
 
 import frazil
@@ -181,6 +182,28 @@ def test_files_are_left_to_their_owner(cli: Cli, server: Server) -> None:
     error = cli("log", "repair", MOVED, "--yes", "--data", str(server.folder / "data"), code=6)
     assert server.process is not None
     assert f"process {server.process.pid}" in error
+
+
+def test_a_server_makes_topics_of_any_columns_that_a_folder_does(cli: Cli, server: Server, tmp_path: Path) -> None:
+    inner = pa.struct([pa.field("a", pa.int64(), nullable=False), ("b", pa.list_(pa.field("x", pa.float32())))])
+    schema = pa.schema(
+        [("s", inner), ("m", pa.map_(pa.string(), inner)), ("l", pa.large_string()), ("t", pa.time64("us"))],
+        metadata={"of": "somebody"},
+    )
+    path = tmp_path / "columns.arrow"
+    path.write_bytes(schema.serialize().to_pybytes())
+    made = []
+    for where in (("--server", server.http), ("--data", str(tmp_path / "data"))):
+        assert cli.json("topics", "create", "/shop/nested", "--schema", str(path), *where)["typed"]
+        made.append(cli.json("topics", "describe", "/shop/nested", *where)["schema"])
+    assert made[0] == made[1]
+    with frazil.connect(server.flight) as storage:
+        assert storage.topic("/shop/nested").schema == schema.remove_metadata()
+    wrong = [{"name": "a", "type": "int64"}]
+    with pytest.raises(frazil.InvalidInput, match="arrow_schema: it says the same as schema"):
+        Asked(server.http).post("/v1/topics", {"topic": "/shop/two", "schema": wrong, "arrow_schema": "AAAA"})
+    with pytest.raises(frazil.SchemaMismatch, match="arrow_schema: is not Arrow's form"):
+        Asked(server.http).post("/v1/topics", {"topic": "/shop/two", "arrow_schema": "AAAA"})
 
 
 def test_files_of_a_server_are_checked_by_it(cli: Cli, server: Server) -> None:
