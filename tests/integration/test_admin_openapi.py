@@ -75,7 +75,9 @@ def fuzz(server: Server, folder: Path, *options: str) -> None:
 
 
 def test_the_document_says_what_the_door_does(server: Server, tmp_path: Path) -> None:
-    fuzz(server, tmp_path, "--max-examples", "5", "--phases", "coverage,fuzzing")
+    """But two routes that start processes, as the one for proofs does, which is among them."""
+    left_out = ("--exclude-operation-id", "start_maintenance", "--exclude-operation-id", "start_log_check")
+    fuzz(server, tmp_path, "--max-examples", "5", "--phases", "coverage,fuzzing", *left_out)
 
 
 @pytest.mark.long

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+import pyarrow as pa
 import pytest
 
 import frazil
@@ -43,8 +45,12 @@ BOTH = (
     ("pipeline", "status"),
     ("verify", MOVED),
     ("verify", "/shop/nothing"),
+    ("table", "compact", "--dry-run"),
+    ("table", "expire", MOVED, "--older-than", "1ms"),
 )
 """Verbs that ask a server as well as a folder, and give the same."""
+FAST = {"topics", "consume", "pipeline"}
+"""Which are asked by the server's name, too."""
 PASSING = {"lag_ms", "lag_bytes", "bytes"}
 """What passes with time, and sizes: files have room behind their frames, and a clean end writes a mark."""
 
@@ -109,14 +115,15 @@ def test_every_verb_says_the_same_by_a_server_and_on_the_folder_alone(cli: Cli, 
         cli("produce", MOVED, "later", *folder)
         cli("produce", TYPED, '{"sensor": "a", "celsius": 3.5}', "--server", running.http)
         by_folder = [told(cli, verb, *folder) for verb in BOTH]
-        by_name = [told(cli, verb, "--server", running.http) if verb[0] != "verify" else None for verb in BOTH]
+        by_name = [told(cli, verb, "--server", running.http) if verb[0] in FAST else None for verb in BOTH]
         assert running.stop() == 0
     alone = [told(cli, verb, *folder) for verb in BOTH]
     for verb, first, second, third in zip(BOTH, by_folder, by_name, alone, strict=True):
         assert (verb, first) == (verb, third)
         assert second is None or (verb, second) == (verb, third)
     codes = [code for code, _ in alone]
-    assert codes == [3 if "/shop/nothing" in verb else 0 for verb in BOTH]
+    wrong = ("table", "expire", MOVED, "--older-than", "1ms")
+    assert codes == [2 if verb == wrong else 3 if "/shop/nothing" in verb else 0 for verb in BOTH]
 
 
 def told(cli: Cli, verb: tuple[str, ...], *where: str) -> tuple[int, Any]:
@@ -175,6 +182,71 @@ def test_files_are_left_to_their_owner(cli: Cli, server: Server) -> None:
     error = cli("log", "repair", MOVED, "--yes", "--data", str(server.folder / "data"), code=6)
     assert server.process is not None
     assert f"process {server.process.pid}" in error
+
+
+def test_a_server_makes_topics_of_any_columns_that_a_folder_does(cli: Cli, server: Server, tmp_path: Path) -> None:
+    inner = pa.struct([pa.field("a", pa.int64(), nullable=False), ("b", pa.list_(pa.field("x", pa.float32())))])
+    schema = pa.schema(
+        [("s", inner), ("m", pa.map_(pa.string(), inner)), ("l", pa.large_string()), ("t", pa.time64("us"))],
+        metadata={"of": "somebody"},
+    )
+    path = tmp_path / "columns.arrow"
+    path.write_bytes(schema.serialize().to_pybytes())
+    made = []
+    for where in (("--server", server.http), ("--data", str(tmp_path / "data"))):
+        assert cli.json("topics", "create", "/shop/nested", "--schema", str(path), *where)["typed"]
+        made.append(cli.json("topics", "describe", "/shop/nested", *where)["schema"])
+    assert made[0] == made[1]
+    with frazil.connect(server.flight) as storage:
+        assert storage.topic("/shop/nested").schema == schema.remove_metadata()
+    wrong = [{"name": "a", "type": "int64"}]
+    with pytest.raises(frazil.InvalidInput, match="arrow_schema: it says the same as schema"):
+        Asked(server.http).post("/v1/topics", {"topic": "/shop/two", "schema": wrong, "arrow_schema": "AAAA"})
+    with pytest.raises(frazil.SchemaMismatch, match="arrow_schema: is not Arrow's form"):
+        Asked(server.http).post("/v1/topics", {"topic": "/shop/two", "arrow_schema": "AAAA"})
+
+
+def test_files_of_a_server_are_checked_by_it(cli: Cli, server: Server) -> None:
+    by_name = cli.json("log", "check", "--server", server.http)
+    assert by_name == cli.json("log", "check", "--data", str(server.folder / "data"))
+    assert {one["topic"]: one["state"] for one in by_name}[MOVED] == "ok"
+    assert cli("log", "check", MOVED, "--server", server.http).split()[-6:-3] == [MOVED, "ok", "1"]
+    assert "no topic /shop/nothing" in cli("log", "check", "/shop/nothing", "--server", server.http, code=3)
+
+
+def test_what_a_server_can_not_do_is_refused_with_the_way_that_leads_there(cli: Cli, server: Server) -> None:
+    error = cli("log", "repair", MOVED, "--yes", "--server", server.http, code=2)
+    assert f"stop it, run `frazil log repair {MOVED} --data FOLDER` on its host, and start it again" in error
+    (segment,) = (server.folder / "data" / "log" / "shop" / "orders").glob("*.wal")
+    assert "on the host that has it" in cli("log", "inspect", str(segment), "--server", server.http, code=2)
+    assert cli.json("log", "inspect", str(segment))["topic"] == MOVED
+    error = cli("table", "compact", "--master", "local[1]", "--server", server.http, code=2)
+    assert "leave --master out" in error
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select _offset, decode(_payload) as text, _append_time from shop.orders where _offset >= 28 order by 1",
+        "select 'a'::enum('a', 'b') as letter, 1.5::decimal(9, 2) as amount, {'x': [1, 2]} as inner",
+        "select decode(_payload)::int as n from shop.orders",
+    ],
+)
+def test_a_question_has_the_same_answer_from_a_server(cli: Cli, server: Server, query: str) -> None:
+    folder = ("--data", str(server.folder / "data"))
+    by_name = cli.tried("sql", query, "--server", server.http, "--json")
+    assert by_name == cli.tried("sql", query, *folder, "--json")
+    assert by_name[0] == (2 if "::int " in query else 0)
+
+
+def test_a_question_to_a_server_sees_topics_and_none_of_its_files(cli: Cli, server: Server, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("of the host")
+    query = f"select * from shop.orders, read_text('{secret}')"
+    assert "disabled by configuration" in cli("sql", query, "--server", server.http, code=2)
+    assert "of the host" in cli("sql", f"select content from read_text('{secret}')", "--data", str(tmp_path))
+    given = ("--snapshot", "1", "--server", server.http)
+    assert "has no snapshot 1" in cli("sql", "select * from shop.orders", *given, code=2)
 
 
 def test_doctor_asks_the_server_how_it_is(cli: Cli, server: Server) -> None:
@@ -298,6 +370,33 @@ def test_a_proof_is_ended_on_the_server_by_ctrl_c(server: Server) -> None:
         verb.send_signal(signal.SIGINT)
         assert verb.wait(30) == 130
     assert jobs.get(f"/v1/verify/{job['id']}")["state"] == "cancelled"
+
+
+def test_a_question_ends_on_the_server_with_whoever_asked(server: Server) -> None:
+    assert server.process is not None
+    owner = psutil.Process(server.process.pid)
+
+    def queries() -> list[psutil.Process]:
+        return [one for one in owner.children() if "sql" in one.cmdline()]
+
+    with started(
+        "sql", "select sum(a.range * b.range) from range(1e9) a, range(1e9) b", "--server", server.http
+    ) as verb:
+        (query,) = waited(queries)
+        verb.kill()
+        verb.wait(30)
+    query.wait(30)
+    assert waited(lambda: not queries())
+
+
+def test_maintenance_is_ended_on_the_server_by_ctrl_c(server: Server) -> None:
+    jobs = Asked(server.http)
+    with started("table", "orphans", "--dry-run", "--server", server.http) as verb:
+        (job,) = waited(lambda: [one for one in jobs.all("/v1/maintenance") if one["ended_us"] is None])
+        verb.send_signal(signal.SIGINT)
+        assert verb.wait(30) == 130
+    found = jobs.get(f"/v1/maintenance/{job['id']}")
+    assert (found["state"], found["verb"], found["dry_run"]) == ("cancelled", "orphans", True)
 
 
 def test_lines_go_to_the_server_and_come_back_as_they_come(server: Server) -> None:

@@ -28,6 +28,7 @@ from frazil.log.info import log_info
 from frazil.pipeline.maintenance import Maintenance, orphan_before_ms
 from frazil.topics.logs import FileView
 from frazil.topics.verify import Proof, verify
+from parts.danube import Server
 from parts.movers import environment
 from parts.moving import HandMover
 from parts.processes import part
@@ -206,6 +207,33 @@ def test_the_verbs_start_a_spark_of_their_own(tmp_path: Path) -> None:
     assert (compacted["files_before"], compacted["files_after"]) == (3, 1)
     assert _table(config, "expire", "--keep", "1", "--older-than", "1ms", "--force")[0]["snapshots"] >= 4
     assert _table(config, "orphans", TOPIC, "--dry-run")[0]["files"] == []
+
+
+@pytest.mark.long
+def test_a_server_keeps_its_tables_when_it_is_asked_to(tmp_path: Path) -> None:
+    rules = {"maintenance": {"jars": str(part("iceberg")), "files_min": 2}}
+    settings = Settings.model_validate({"data": str(tmp_path / "data"), **rules})
+    mover = HandMover(settings)
+    with frazil.open(settings) as storage:
+        for name in (TOPIC, "/shop/others"):
+            topic = storage.topic(name)
+            for _ in range(3):
+                publish(topic, 100)
+                mover.move(topic)
+    server = Server(tmp_path, others=rules)
+    server.start()
+    try:
+        here = tmp_path / "empty.yaml"
+        here.write_text("{}")
+        found = _table(here, "compact", "--server", server.http)
+        assert [(one["files_before"], one["files_after"]) for one in found] == [(3, 1), (3, 1)]
+        assert _table(here, "orphans", TOPIC, "--dry-run", "--server", server.http)[0]["files"] == []
+        (kept,) = _table(here, "maintain", TOPIC, "--no-orphans", "--server", server.http)
+        assert (kept["files_before"], kept["error"]) == (0, None)
+        assert server.stop() == 0
+        assert "Traceback" not in server.log()
+    finally:
+        server.kill()
 
 
 def _table(config: Path, *words: str) -> Any:

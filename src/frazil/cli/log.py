@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from frazil.cli import options, output
-from frazil.cli.progress import bar
+from frazil.cli.jobs import done_by
+from frazil.cli.progress import Told, bar
+from frazil.cli.server import named_server
+from frazil.cli.with_parent import end_with_stdin
 from frazil.core.disk import LocalDisk
 from frazil.core.errors import CorruptLog, InvalidInput, TopicNotFound
 from frazil.core.names import TopicName
@@ -28,11 +33,18 @@ CORRUPT = 5
 @app.command()
 def inspect(
     segment: Annotated[Path, typer.Argument(metavar="SEGMENT", help="A .wal file.")],
+    server: options.Server = None,
     data: options.Data = None,  # noqa: ARG001 - on every verb, so that a wrapper may always add them
     config: options.Config = None,  # noqa: ARG001
     as_json: options.Json = False,
 ) -> None:
     """Show the head and the frames of one segment file. Works beside a process that owns the folder."""
+    if server is not None:
+        raise InvalidInput(
+            "--server: a segment is a file, and is looked into on the host that has it: leave --server out there; "
+            "`frazil log check` goes through all of a server's files",
+            field="server",
+        )
     try:
         frames = SegmentFrames(LocalDisk(), segment)
     except OSError as error:
@@ -91,22 +103,40 @@ def _print_segment(frames: SegmentFrames, found: list[FrameInfo]) -> None:
 @app.command()
 def check(
     topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Only this one.")] = None,
+    while_stdin: options.WhileStdin = False,
+    progress_json: options.ProgressJson = False,
+    server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
     """Read everything and report the first bad byte of each topic. Changes nothing, and needs no lock."""
-    settings = options.settings_on_disk(data, config)
-    reports = _check(settings, None if topic is None else [TopicName.parse(topic)])
-    if as_json:
-        output.print_json([report.as_dict() for report in reports])
+    if while_stdin:
+        end_with_stdin()
+    name = None if topic is None else TopicName.parse(topic)
+    named = None if while_stdin else named_server(server, data)
+    if named is not None:
+        asked = {} if name is None else {"topic": str(name)}
+        found = done_by(named, "/v1/log-checks", asked, "bytes", _checking)["topics"]
     else:
-        _print_reports(reports)
-    if any(report.state is State.CORRUPT for report in reports):
+        settings = options.settings_on_disk(data, config)
+        found = [report.as_dict() for report in _check(settings, None if name is None else [name], progress_json)]
+    if progress_json:
+        output.print_json({"topics": found})
+        return
+    if as_json:
+        output.print_json(found)
+    else:
+        _print_reports(found)
+    if any(one["state"] == State.CORRUPT.value for one in found):
         raise typer.Exit(CORRUPT)
 
 
-def _check(settings: Settings, names: list[TopicName] | None) -> list[TopicReport]:
+def _checking(stack: contextlib.ExitStack, total: int) -> Callable[[int], None]:
+    return stack.enter_context(bar("checking", total)).advance
+
+
+def _check(settings: Settings, names: list[TopicName] | None, progress_json: bool) -> list[TopicReport]:
     disk, folder = LocalDisk(), settings.log_folder
     if not folder.is_dir():
         if names:
@@ -115,32 +145,31 @@ def _check(settings: Settings, names: list[TopicName] | None) -> list[TopicRepor
         return []
     wanted = topic_names(disk, folder) if names is None else names
     total = sum(file.stat().st_size for name in wanted for file in _files(folder, name))
-    with bar("checking", total) as progress:
+    with contextlib.ExitStack() as stack:
+        advance = Told("bytes", total).advance if progress_json else _checking(stack, total)
         owned = owner_of(settings) is not None
-        return list(
-            check_log(disk, folder, names, owned=owned, on_segment=lambda segment: progress.advance(segment.used_bytes))
-        )
+        return list(check_log(disk, folder, names, owned=owned, on_segment=lambda segment: advance(segment.used_bytes)))
 
 
 def _files(folder: Path, name: TopicName) -> list[Path]:
     return [path for path in (folder / name.namespace / name.topic).glob("*.wal") if path.is_file()]
 
 
-def _print_reports(reports: list[TopicReport]) -> None:
-    rows = [(one.topic, one.state.value, one.segments, one.frames, one.rows, one.bytes) for one in reports]
+def _print_reports(reports: list[dict[str, Any]]) -> None:
     headings = ("topic", "state", "segments", "frames", "rows", "bytes")
-    if rows:
-        output.print_table(headings, rows, right=headings[2:])
+    if reports:
+        output.print_table(headings, [[one[name] for name in headings] for one in reports], right=headings[2:])
     for one in reports:
-        for flaw in one.flaws:
-            print(f"{one.topic}: first bad byte: {flaw.path} at byte {flaw.position}: {flaw.reason}")
-        if one.torn is not None and not one.flaws:
+        for flaw in one["flaws"]:
+            print(f"{one['topic']}: first bad byte: {flaw['path']} at byte {flaw['position']}: {flaw['reason']}")
+        torn = one["torn"]
+        if torn is not None and not one["flaws"]:
             print(
-                f"{one.topic}: torn tail: {one.torn.path} at byte {one.torn.position}: {one.torn.reason}; "
+                f"{one['topic']}: torn tail: {torn['path']} at byte {torn['position']}: {torn['reason']}; "
                 "nobody was told of it, and it is cut when the folder is next opened"
             )
-        for kept in one.set_aside:
-            output.say(f"{one.topic}: set aside earlier: {kept}")
+        for kept in one["set_aside"]:
+            output.say(f"{one['topic']}: set aside earlier: {kept}")
 
 
 @app.command()
@@ -148,6 +177,7 @@ def repair(
     topic: options.TopicArgument,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     yes: options.Yes = False,
+    server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
@@ -156,6 +186,13 @@ def repair(
 
     The log goes on at the recovered end: offsets of rows cut off are given out again, to other rows.
     """
+    named = named_server(server, data)
+    if named is not None:
+        raise InvalidInput(
+            f"--server: the server at {named.address} writes to the files that are to be cut, so it can't have them "
+            f"repaired; stop it, run `frazil log repair {topic} --data FOLDER` on its host, and start it again",
+            field="server",
+        )
     settings = options.settings_on_disk(data, config)
     planned = repair_topic(settings, topic, dry_run=True)
     if not dry_run and planned.plan.steps:

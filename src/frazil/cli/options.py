@@ -24,6 +24,7 @@ Server = Annotated[
     typer.Option("--server", metavar="URL", help="Ask this server (or FRAZIL_SERVER; default: the folder's owner)."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+ProgressJson = Annotated[bool, typer.Option("--progress-json", hidden=True)]
 WhileStdin = Annotated[bool, typer.Option("--while-stdin", hidden=True)]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 TopicArgument = Annotated[

@@ -53,7 +53,8 @@ class Bar:
 class Told:
     """For a program that waits: a line of JSON on stdout, now and then."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, counted: str, total: int) -> None:
+        self._counted = counted
         self._total = total
         self._done = 0
         self._told = 0.0
@@ -64,7 +65,7 @@ class Told:
         now = time.monotonic()
         if now - self._told >= TOLD_SECONDS:
             self._told = now
-            print(json_line({"rows": self._done, "total": self._total}), flush=True)
+            print(json_line({self._counted: self._done, "total": self._total}), flush=True)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -42,8 +43,8 @@ def serve(
         }
     )
     mover = None if no_pipeline or not settings.pipeline.enabled else _mover_command(settings, config, log_json)
-    verify = _command(settings, config, "verify")
-    serve_until_stopped(settings, mover=mover, verify=verify, log_json=log_json, announce_json=as_json)
+    command = partial(_command, settings, config)
+    serve_until_stopped(settings, mover=mover, command=command, log_json=log_json, announce_json=as_json)
 
 
 def _mover_command(settings: Settings, config: Path | None, log_json: bool) -> list[str]:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import itertools
 import sys
 from collections.abc import Iterator
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import pyarrow as pa
 import typer
 
 from frazil.cli import formats, options, output
+from frazil.cli.server import named_server
+from frazil.cli.with_parent import end_with_stdin
+from frazil.client.asking import ask
+from frazil.client.connection import Connection
+from frazil.core.clock import SystemClock
 from frazil.core.errors import InvalidInput, LakeUnavailable
-
-if TYPE_CHECKING:
-    from frazil.topics.sql import Answer
 
 ROWS_SHOWN = 1_000
 
@@ -27,6 +30,9 @@ def sql(
     snapshot: Annotated[int | None, typer.Option("--snapshot", help="The tables as of this snapshot.")] = None,
     at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="The tables as of a time, ISO 8601.")] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with a heading.")] = False,
+    as_arrow: Annotated[bool, typer.Option("--arrow", hidden=True)] = False,
+    while_stdin: options.WhileStdin = False,
+    server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
@@ -36,21 +42,56 @@ def sql(
         raise InvalidInput("give --snapshot or --at, not both")
     if as_csv and as_json:
         raise InvalidInput("give --csv or --json, not both")
+    if while_stdin:
+        end_with_stdin()
+    time = _time(at)
+    named = None if while_stdin else named_server(server, data)
+    if named is not None:
+        with contextlib.closing(Connection(named.flight(), 0, SystemClock())) as connection:
+            _print(Rows(*ask(connection, query, snapshot, at)), as_json, as_csv, as_arrow)
+        return
     settings = options.settings_on_disk(data, config)
     try:
         from frazil.topics.logs import open_view
         from frazil.topics.sql import AsOf, SqlSession
     except ModuleNotFoundError as error:
         raise LakeUnavailable("catalog", f"{error.name} is not installed: install frazil[lake]") from None
-    with open_view(settings) as logs, SqlSession(settings, logs, AsOf(snapshot, _time(at))) as session:
+    as_of = AsOf(snapshot, time)
+    with open_view(settings) as logs, SqlSession(settings, logs, as_of, confined=while_stdin) as session:
         answer = session.run(query)
-        if as_json:
-            for row in _rows(answer):
-                output.print_json({name: formats.json_value(value) for name, value in row.items()})
-        elif as_csv:
-            _print_csv(answer)
-        else:
-            _print_table(answer)
+        _print(Rows(answer.schema, answer.batches), as_json, as_csv, as_arrow)
+
+
+class Rows(NamedTuple):
+    """An answer, as it comes."""
+
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+
+
+def _print(answer: Rows, as_json: bool, as_csv: bool, as_arrow: bool) -> None:
+    if as_arrow:
+        _write_arrow(answer)
+    elif as_json:
+        for row in _rows(answer):
+            output.print_json({name: formats.json_value(value) for name, value in row.items()})
+    elif as_csv:
+        _print_csv(answer)
+    else:
+        _print_table(answer)
+
+
+def _write_arrow(answer: Rows) -> None:
+    """For a server, which hands it on. Values of an enum go as they are, not as numbers of a dictionary."""
+    kinds = [(one, one.type.value_type if pa.types.is_dictionary(one.type) else one.type) for one in answer.schema]
+    plain = pa.schema([field.with_type(kind) for field, kind in kinds])
+    for field in plain:
+        if "dictionary<" in str(field.type):
+            raise InvalidInput(f"sql: column {field.name!r} holds an enum within {field.type}; cast it to VARCHAR")
+    with pa.ipc.new_stream(sys.stdout.buffer, plain) as writer:
+        for batch in answer.batches:
+            writer.write_batch(batch if batch.schema.equals(plain) else batch.cast(plain))
+            sys.stdout.buffer.flush()
 
 
 def _time(text: str | None) -> datetime | None:
@@ -63,12 +104,12 @@ def _time(text: str | None) -> datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
 
 
-def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
+def _rows(answer: Rows) -> Iterator[dict[str, Any]]:
     for batch in answer.batches:
         yield from formats.batch_rows(batch)
 
 
-def _print_csv(answer: Answer) -> None:
+def _print_csv(answer: Rows) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(answer.schema.names)
@@ -80,7 +121,7 @@ def _print_csv(answer: Answer) -> None:
     sys.stdout.write(text.getvalue())
 
 
-def _print_table(answer: Answer) -> None:
+def _print_table(answer: Rows) -> None:
     rows = _rows(answer)
     shown = [[_cell(value) for value in row.values()] for row in itertools.islice(rows, ROWS_SHOWN)]
     numbers = [field.name for field in answer.schema if _is_number(field.type)]

@@ -1,27 +1,33 @@
-"""`frazil table`: look at the tables, and keep them: compact, expire, remove orphans.
+"""`frazil table`: look at the tables, and keep them: compact, expire, remove orphans. By a server, where there is one.
 
 `frazil.pipeline` is imported inside the verbs: Spark and PyIceberg take longer to import than most verbs to run.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from frazil.cli import options, output
+from frazil.cli.jobs import done_by
+from frazil.cli.progress import Told, counter
 from frazil.cli.quantities import parse_duration_ms
-from frazil.cli.server import find_server
+from frazil.cli.server import Server, find_server, named_server
 from frazil.cli.with_parent import end_with_stdin
 from frazil.core.clock import SystemClock
-from frazil.core.errors import FrazilError, LakeUnavailable
+from frazil.core.errors import FrazilError, InvalidInput, LakeUnavailable
 from frazil.core.names import TopicName
 from frazil.core.settings import Settings
 
 if TYPE_CHECKING:
     from frazil.lake.tables import TableName
     from frazil.lake.upkeep import Upkeep
+    from frazil.pipeline.maintenance import Maintenance
 
 app = typer.Typer(no_args_is_help=True, help="Look at the tables, and keep them small and quick.")
 
@@ -97,11 +103,18 @@ def compact(
     topic: options.TopicOrAll = None,
     dry_run: DryRun = False,
     master: Master = None,
+    while_stdin: options.WhileStdin = False,
+    progress_json: options.ProgressJson = False,
+    server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
     """Join small files into few, with the rows in the order of their offsets. The mover may run meanwhile."""
+    asked = _asked(server, data, config, master, while_stdin)
+    if asked is not None:
+        _print_done(_by_server(asked, "compact", topic, dry_run=dry_run), as_json)
+        return
     settings = options.settings_on_disk(data, config)
     upkeep = _upkeep(settings)
     names = upkeep.names(topic)
@@ -111,12 +124,10 @@ def compact(
             {"table": name, "files": plan.files, "bytes": plan.bytes, "partitions": plan.partitions, "dry_run": True}
             for name, plan in plans
         ]
-        _print_results(told, as_json)
+        _print_done(Done(told), as_json, progress_json)
         return
-    from frazil.pipeline.maintenance import open_maintenance
-
-    with open_maintenance(settings, master) as maintenance:
-        _each(names, "compacting", lambda name: maintenance.compact(name).as_dict(), as_json)
+    keep = _Keeping(settings, master, progress_json)
+    _print_done(keep.each(names, "compacting", lambda by, name: by.compact(name).as_dict()), as_json, progress_json)
 
 
 @app.command()
@@ -127,16 +138,24 @@ def expire(
     force: Annotated[bool, typer.Option("--force", help="Allow less than an hour.")] = False,
     dry_run: DryRun = False,
     master: Master = None,
+    while_stdin: options.WhileStdin = False,
+    progress_json: options.ProgressJson = False,
+    server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
     """Forget old snapshots, and delete the files that only they needed. Rows are never touched."""
+    asked = _asked(server, data, config, master, while_stdin)
+    age_ms, now_ms = _span(older_than), SystemClock().now_us() // 1_000
+    if asked is not None:
+        given = {"older_than_ms": age_ms, "keep": keep, "force": force, "dry_run": dry_run}
+        _print_done(_by_server(asked, "expire", topic, **given), as_json)
+        return
     settings = options.settings_on_disk(data, config)
     upkeep = _upkeep(settings)
-    from frazil.pipeline.maintenance import check_expiry_age, open_maintenance
+    from frazil.pipeline.maintenance import check_expiry_age
 
-    age_ms, now_ms = _span(older_than), SystemClock().now_us() // 1_000
     check_expiry_age(age_ms, force=force)
     kept = settings.maintenance.snapshots_min if keep is None else keep
     names = upkeep.names(topic)
@@ -146,10 +165,13 @@ def expire(
 
     if dry_run:
         found = [(str(name), upkeep.expiring(name, before_ms(name), kept)) for name in names]
-        _print_results([{"table": name, "snapshots": len(ids), "dry_run": True} for name, ids in found], as_json)
+        told = [{"table": name, "snapshots": len(ids), "dry_run": True} for name, ids in found]
+        _print_done(Done(told), as_json, progress_json)
         return
-    with open_maintenance(settings, master) as maintenance:
-        _each(names, "expiring", lambda name: maintenance.expire(name, before_ms(name), kept).as_dict(), as_json)
+    done = _Keeping(settings, master, progress_json).each(
+        names, "expiring", lambda by, name: by.expire(name, before_ms(name), kept).as_dict()
+    )
+    _print_done(done, as_json, progress_json)
 
 
 @app.command()
@@ -158,27 +180,33 @@ def orphans(
     older_than: OlderThan = None,
     dry_run: DryRun = False,
     master: Master = None,
+    while_stdin: options.WhileStdin = False,
+    progress_json: options.ProgressJson = False,
+    server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
     """Remove files that no snapshot knows of, as a crash may leave them. At least a day old: see the settings."""
-    settings = options.settings_on_disk(data, config)
-    upkeep = _upkeep(settings)
-    from frazil.pipeline.maintenance import open_maintenance, orphan_before_ms
+    asked = _asked(server, data, config, master, while_stdin)
+    if asked is not None:
+        done = _by_server(asked, "orphans", topic, older_than_ms=_span(older_than), dry_run=dry_run)
+    else:
+        settings = options.settings_on_disk(data, config)
+        upkeep = _upkeep(settings)
+        from frazil.pipeline.maintenance import orphan_before_ms
 
-    before_ms = orphan_before_ms(settings, SystemClock(), _span(older_than))
-    names = upkeep.names(topic)
-
-    def remove(name: TableName) -> dict[str, Any]:
-        found = maintenance.orphans(name, before_ms, dry_run=dry_run)
-        if not as_json:
-            for path in found.files:
-                output.say(path)
-        return found.as_dict() if as_json else {**found.as_dict(), "files": len(found.files)}
-
-    with open_maintenance(settings, master) as maintenance:
-        _each(names, "looking for orphans of", remove, as_json)
+        before_ms = orphan_before_ms(settings, SystemClock(), _span(older_than))
+        done = _Keeping(settings, master, progress_json).each(
+            upkeep.names(topic),
+            "looking for orphans of",
+            lambda by, name: by.orphans(name, before_ms, dry_run=dry_run).as_dict(),
+        )
+    if not as_json:
+        for path in (path for one in done.tables for path in one["files"]):
+            output.say(path)
+        done = Done([{**one, "files": len(one["files"])} for one in done.tables], done.failed)
+    _print_done(done, as_json, progress_json)
 
 
 @app.command()
@@ -188,33 +216,115 @@ def maintain(
     dry_run: DryRun = False,
     master: Master = None,
     while_stdin: options.WhileStdin = False,
+    progress_json: options.ProgressJson = False,
+    server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
     """Compact, expire and remove orphans where it is due, by the settings. The mover has this done now and then."""
+    asked = _asked(server, data, config, master, while_stdin)
+    if asked is not None:
+        done = _by_server(asked, "maintain", topic, no_orphans=not orphans, dry_run=dry_run)
+    else:
+        settings = options.settings_on_disk(data, config)
+        done = _Keeping(settings, master, progress_json).maintain(_upkeep(settings), topic, orphans, dry_run)
+    _print_done(done, as_json, progress_json)
+    if not dry_run and not progress_json and any(one["error"] for one in done.tables):
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of each table, and which ones failed."""
+
+    tables: list[dict[str, Any]]
+    failed: list[dict[str, str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Keeping:
+    """Work on tables by this process. Spark is started only if there is a table to work on."""
+
+    settings: Settings
+    master: str | None
+    progress_json: bool
+
+    def each(
+        self, names: Sequence[TableName], doing: str, do: Callable[[Maintenance, TableName], dict[str, Any]]
+    ) -> Done:
+        """One table after the other; one that fails does not keep the others from it."""
+        done = Done([])
+        if not names:
+            return done
+        advance = self._counter(len(names))
+        from frazil.pipeline.maintenance import open_maintenance
+
+        with open_maintenance(self.settings, self.master) as maintenance:
+            for name in names:
+                output.say(f"{doing} {name}")
+                try:
+                    done.tables.append(do(maintenance, name))
+                except FrazilError as error:
+                    if len(names) == 1:
+                        raise
+                    done.failed.append({"table": str(name), "message": error.message})
+                advance(1)
+        return done
+
+    def maintain(self, upkeep: Upkeep, topic: str | None, orphans: bool, dry_run: bool) -> Done:
+        from frazil.pipeline.keeping import Kept, Round
+        from frazil.pipeline.maintenance import open_maintenance, orphan_before_ms
+
+        clock = SystemClock()
+        before_ms = orphan_before_ms(self.settings, clock, None) if orphans else None
+        keeping = Round(upkeep, clock.now_us() // 1_000, before_ms, self.settings.maintenance.snapshots_min)
+        dues = [keeping.due(name) for name in upkeep.names(topic)]
+        if dry_run:
+            return Done([due.as_dict() for due in dues])
+        results = [Kept(str(due.name), error=due.error).as_dict() for due in dues if not due]
+        if any(dues):
+            advance = self._counter(len(dues) - len(results))
+            with open_maintenance(self.settings, self.master) as maintenance:
+                for due in filter(None, dues):
+                    output.say(f"keeping {due.name}")
+                    results.append(keeping.keep(maintenance, due).as_dict())
+                    advance(1)
+        return Done(results)
+
+    def _counter(self, total: int) -> Callable[[int], None]:
+        return Told("tables", total).advance if self.progress_json else lambda _: None
+
+
+def _asked(
+    server: str | None, data: Path | None, config: Path | None, master: str | None, while_stdin: bool
+) -> Server | None:
+    """The server that does it; None where this process does: for a server, on a folder without, or on a Spark of its
+    own."""
     if while_stdin:
         end_with_stdin()
-    settings = options.settings_on_disk(data, config)
-    upkeep, clock = _upkeep(settings), SystemClock()
-    from frazil.pipeline.keeping import Kept, Round
-    from frazil.pipeline.maintenance import open_maintenance, orphan_before_ms
+        return None
+    if master is None:
+        return find_server(server, data, config)
+    if named_server(server, data) is not None:
+        raise InvalidInput(
+            "--master: a server runs Spark as its own settings say; leave --master out, or name the folder by --data",
+            field="master",
+        )
+    return None
 
-    before_ms = orphan_before_ms(settings, clock, None) if orphans else None
-    keeping = Round(upkeep, clock.now_us() // 1_000, before_ms, settings.maintenance.snapshots_min)
-    dues = [keeping.due(name) for name in upkeep.names(topic)]
-    if dry_run:
-        _print_results([due.as_dict() for due in dues], as_json)
-        return
-    results = [Kept(str(due.name), error=due.error).as_dict() for due in dues if not due]
-    if any(dues):
-        with open_maintenance(settings, master) as maintenance:
-            for due in filter(None, dues):
-                output.say(f"keeping {due.name}")
-                results.append(keeping.keep(maintenance, due).as_dict())
-    _print_results(results, as_json)
-    if any(one["error"] for one in results):
-        raise typer.Exit(1)
+
+def _by_server(server: Server, verb: str, topic: str | None, **given: Any) -> Done:
+    asked: dict[str, Any] = {name: value for name, value in given.items() if value is not None and value is not False}
+    if asked.pop("no_orphans", False):
+        asked["orphans"] = False
+    asked |= {"verb": verb} if topic is None else {"verb": verb, "topic": str(TopicName.parse(topic))}
+
+    def begin(stack: contextlib.ExitStack, total: int) -> Callable[[int], None]:
+        return stack.enter_context(counter(verb, total)).advance
+
+    found = done_by(server, "/v1/maintenance", asked, "tables", begin)
+    return Done(found["tables"], found["failed"])
 
 
 def _upkeep(settings: Settings) -> Upkeep:
@@ -229,21 +339,14 @@ def _span(text: str | None) -> int | None:
     return None if text is None else parse_duration_ms(text, "--older-than")
 
 
-def _each(names: Sequence[TableName], doing: str, do: Callable[[TableName], dict[str, Any]], as_json: bool) -> None:
-    """One table after the other; one that fails does not keep the others from it."""
-    results = []
-    failed: list[FrazilError] = []
-    for name in names:
-        output.say(f"{doing} {name}")
-        try:
-            results.append(do(name))
-        except FrazilError as error:
-            if len(names) == 1:
-                raise
-            failed.append(error)
-            output.say(f"{name}: {error.message}")
-    _print_results(results, as_json)
-    if failed:
+def _print_done(done: Done, as_json: bool, progress_json: bool = False) -> None:
+    if progress_json:
+        output.print_json(asdict(done))
+        return
+    _print_results(done.tables, as_json)
+    for one in done.failed:
+        output.say(f"{one['table']}: {one['message']}")
+    if done.failed:
         raise typer.Exit(1)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import pyarrow as pa
 import typer
 
 from frazil.cli import options, output
 from frazil.cli.quantities import parse_bytes, parse_duration_ms
 from frazil.cli.schema_file import load_schema
 from frazil.cli.server import find_server, topic_path
+from frazil.core.columns import schema_as_text
 from frazil.core.disk import LocalDisk
 from frazil.core.errors import InvalidInput
 from frazil.core.names import TopicName
@@ -146,7 +146,7 @@ def create(
     if asked is not None:
         body = {
             "topic": topic,
-            "schema": None if columns is None else [_column(field) for field in columns],
+            "arrow_schema": None if columns is None else schema_as_text(columns),
             "retention": None if kept is None else kept.model_dump(),
         }
         told = asked.post("/v1/topics", body)
@@ -263,10 +263,6 @@ def _retention_pairs(kept: dict[str, Any]) -> list[tuple[str, Any]]:
         ("retention acks", "until everyone has acknowledged" if kept["until_acked"] else "-"),
         ("retention size", "no limit" if kept["bytes"] is None else output.bytes_shown(kept["bytes"])),
     ]
-
-
-def _column(field: pa.Field) -> dict[str, Any]:
-    return {"name": field.name, "type": str(field.type), "nullable": field.nullable}
 
 
 def _kind(one: dict[str, Any]) -> str:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
 from frazil.cli import options, output
+from frazil.cli.jobs import done_by
 from frazil.cli.progress import Told, counter
 from frazil.cli.server import Server, find_server
 from frazil.cli.with_parent import end_with_stdin
-from frazil.core.error_forms import from_dict
 from frazil.core.errors import LakeUnavailable
 from frazil.core.names import TopicName
 from frazil.core.settings import Settings
-
-LOOK_SECONDS = 0.2
 
 
 def verify(
@@ -62,30 +59,12 @@ def _here(settings: Settings, topic: str | None, progress_json: bool, while_stdi
 
 
 def _by_server(server: Server, topic: str | None, progress_json: bool) -> dict[str, Any]:
-    """As a job of the server's, watched until it has ended."""
-    job = server.post("/v1/verify", {} if topic is None else {"topic": str(TopicName.parse(topic))})
-    path, rows = f"/v1/verify/{job['id']}", 0
-    advance: Callable[[int], None] | None = None
-    with contextlib.ExitStack() as stack:
-        try:
-            while job["state"] in ("queued", "running"):
-                threading.Event().wait(LOOK_SECONDS)
-                job = server.get(path)
-                if advance is None and job["total"] is not None:
-                    advance = _begin(stack, job["total"], progress_json)
-                if advance is not None:
-                    advance(job["rows"] - rows)
-                    rows = job["rows"]
-        except KeyboardInterrupt:
-            server.delete(path)
-            raise
-    if job["result"] is None:
-        raise from_dict(job["error"] or {"message": "the proof was cancelled by someone else; begin another"})
-    return dict(job["result"])
+    asked = {} if topic is None else {"topic": str(TopicName.parse(topic))}
+    return done_by(server, "/v1/verify", asked, "rows", lambda stack, total: _begin(stack, total, progress_json))
 
 
 def _begin(stack: contextlib.ExitStack, total: int, progress_json: bool) -> Callable[[int], None]:
-    return Told(total).advance if progress_json else stack.enter_context(counter("verifying", total)).advance
+    return Told("rows", total).advance if progress_json else stack.enter_context(counter("verifying", total)).advance
 
 
 def _print(proofs: list[dict[str, Any]]) -> None:

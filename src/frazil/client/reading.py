@@ -14,7 +14,7 @@ import pyarrow.flight
 from frazil.client.connection import FAILURES, Connection, is_passing
 from frazil.log.positions import Start, check_end, check_start, time_us
 
-_ALIGNED = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.DataTypeSpecific)
+ALIGNED = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.DataTypeSpecific)
 
 
 class RemoteBatches(Iterator[pa.RecordBatch]):
@@ -71,7 +71,7 @@ class RemoteBatches(Iterator[pa.RecordBatch]):
     def _try_open(self) -> None:
         self._connection.check_open()
         ticket = pa.flight.Ticket(json.dumps({"read": self._wanted}).encode())
-        options = pa.flight.FlightCallOptions(read_options=_ALIGNED)
+        options = pa.flight.FlightCallOptions(read_options=ALIGNED)
         try:
             self._stream = self._connection.flight.do_get(ticket, options)
             told = json.loads(self._stream.read_chunk().app_metadata.to_pybytes())

@@ -7,7 +7,6 @@ with frazil.connect("grpc://127.0.0.1:6660") as storage:
 
 from __future__ import annotations
 
-import base64
 import threading
 import uuid
 from types import TracebackType
@@ -18,6 +17,7 @@ import pyarrow as pa
 from frazil.client.connection import Connection
 from frazil.client.topic import RemoteTopic
 from frazil.core.clock import Clock, SystemClock
+from frazil.core.columns import schema_as_text
 from frazil.core.errors import SchemaMismatch
 from frazil.core.rows import check_own_schema
 from frazil.core.sequences import check_producer
@@ -128,4 +128,4 @@ def _told(schema: pa.Schema | None) -> str | None:
         return None
     if not isinstance(schema, pa.Schema):
         raise SchemaMismatch(f"a schema is a pyarrow.Schema, not {type(schema).__name__}")
-    return base64.b64encode(schema.serialize()).decode()
+    return schema_as_text(schema)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from frazil.client.sender import Sender
 from frazil.client.subscription import RemoteSubscription
 from frazil.client.window import SenderLimits
 from frazil.core.clock import Clock
+from frazil.core.columns import schema_from_text
 from frazil.core.errors import InvalidInput, SchemaMismatch
 from frazil.core.offsets import OffsetRange
 from frazil.core.rows import Origin
@@ -134,7 +134,7 @@ class RemoteTopic:
     def learn(self, told: Mapping[str, Any]) -> None:
         """What the owner says now of the topic's columns."""
         text = told["schema"]
-        self._schema = None if text is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+        self._schema = None if text is None else schema_from_text(text)
 
     def close(self) -> None:
         self._sender.close()

@@ -1,14 +1,19 @@
-"""The columns of a typed topic as a person writes them in JSON."""
+"""The columns of a typed topic as a person writes them in JSON, and as programs send them."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from frazil.core.errors import InvalidInput
+from frazil.core.errors import InvalidInput, SchemaMismatch
+
+SCHEMA_CHARACTERS_MAX = 1024 * 1024
+"""Of a schema as text."""
 
 _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns),\s*(?:tz=)?([^\]]+)\]")
 _DECIMAL = re.compile(r"decimal(?:128)?\((\d{1,2}),\s*(\d{1,2})\)")
@@ -18,6 +23,21 @@ _LIST = re.compile(r"list<(?:item:\s*)?(.+)>")
 def columns_schema(columns: Sequence[Any], source: str) -> pa.Schema:
     """`[{"name": "amount", "type": "int64", "nullable": false}, …]`; `source` is named where one is wrong."""
     return pa.schema([_field(f"{source}: column {number}", one) for number, one in enumerate(columns, start=1)])
+
+
+def schema_as_text(schema: pa.Schema) -> str:
+    """All of it, in Arrow's own form, as base64."""
+    return base64.b64encode(schema.serialize()).decode()
+
+
+def schema_from_text(text: str, field: str = "schema") -> pa.Schema:
+    """The same back, from whoever sent it; `field` is named where it is wrong."""
+    try:
+        found = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
+        hash(found)
+    except (binascii.Error, pa.ArrowException, ValueError, OSError, EOFError) as error:
+        raise SchemaMismatch(f"{field}: is not Arrow's form of a schema ({error})", field=field) from None
+    return found
 
 
 def _field(where: str, column: Any) -> pa.Field:

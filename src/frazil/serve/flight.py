@@ -1,7 +1,7 @@
 """The Flight door: topics over Arrow Flight, for Frazil's own clients and for movers.
 
     action `logs`   one JSON list: for each log its id, what is durable, and where its files are
-    do_get          rows, see `frazil.serve.flight_reading`
+    do_get          rows, see `frazil.serve.flight_reading`, or the answer to a query, see `frazil.serve.flight_sql`
     do_put          batches into a topic, see `frazil.serve.flight_publishing`
     do_exchange     a subscription, see `frazil.serve.flight_subscriptions`
 
@@ -20,7 +20,7 @@ import contextlib
 import json
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -38,6 +38,7 @@ from frazil.serve import flight_pb2 as pb
 from frazil.serve.flight_calls import Calls, Context, answered, checked, reader_of
 from frazil.serve.flight_publishing import Publishing
 from frazil.serve.flight_reading import Reading
+from frazil.serve.flight_sql import SqlAnswers, is_sql
 from frazil.serve.flight_subscriptions import Subscriptions
 from frazil.serve.flight_topics import TopicActions
 from frazil.serve.flight_wire import received
@@ -67,7 +68,9 @@ class FlightDoor:
         broker_of: Callable[[], Broker | None] = lambda: None,
         checks_of: Callable[[], SchemaChecks | None] = lambda: None,
         traces: Traces | None = None,
+        sql: Sequence[str] | None = None,
     ) -> None:
+        """`sql` is the command that answers queries."""
         self._storage = storage
         self._logs = LogList(storage)
         self._settings = settings
@@ -79,10 +82,12 @@ class FlightDoor:
         self._broker_of = broker_of
         self._checks_of = checks_of
         self._traces = traces
+        self._sql_command = sql
         self.counts = FlightCounts()
         self._server: Any = None
         self._calls: Calls | None = None
         self._reading: Reading | None = None
+        self._sql: SqlAnswers | None = None
         self._publishing: Publishing | None = None
         self._subscriptions: Subscriptions | None = None
         self.port = settings.port
@@ -104,6 +109,7 @@ class FlightDoor:
     async def start(self) -> None:
         self._calls = Calls(self._settings.streams_max, self.counts)
         self._reading = Reading(self._storage, self._calls)
+        self._sql = SqlAnswers(self._sql_command, self._calls)
         self._publishing = Publishing(self._storage, self._settings, self._calls, self._checks_of(), self._traces)
         self._subscriptions = Subscriptions(self._broker_of, self._calls)
         self._server = grpc.aio.server(
@@ -172,7 +178,9 @@ class FlightDoor:
     async def _do_get(self, request: Any, context: Context) -> None:
         async def get() -> None:
             assert self._reading is not None
-            await self._reading.get(checked(request).ticket, context)
+            assert self._sql is not None
+            ticket = checked(request).ticket
+            await (self._sql if is_sql(ticket) else self._reading).get(ticket, context)
 
         await answered(context, get())
 

@@ -12,8 +12,6 @@ A schema is Arrow's own form of it, as base64.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from collections.abc import Callable
 from typing import Any
@@ -21,13 +19,12 @@ from typing import Any
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
+from frazil.core.columns import SCHEMA_CHARACTERS_MAX, schema_as_text, schema_from_text
 from frazil.core.errors import SchemaMismatch
 from frazil.core.settings import FlightSettings, RetentionSettings
 from frazil.log.storage import Storage
 from frazil.log.topic import Topic
 from frazil.serve.movers import parsed
-
-SCHEMA_CHARACTERS_MAX = 1024 * 1024
 
 
 class _Named(BaseModel):
@@ -41,7 +38,7 @@ class _WithSchema(_Named):
 
     @property
     def own(self) -> pa.Schema | None:
-        return None if self.schema_ is None else _schema(self.schema_)
+        return None if self.schema_ is None else schema_from_text(self.schema_)
 
 
 class _Wanted(_WithSchema):
@@ -114,21 +111,12 @@ class TopicActions:
             {
                 "topic": topic.name,
                 "log_id": topic.log.log_id,
-                "schema": None if own is None else base64.b64encode(own.serialize()).decode(),
+                "schema": None if own is None else schema_as_text(own),
                 "message_bytes_max": min(wal.message_bytes_max, self._settings.batch_bytes_max),
                 "batch_bytes_max": min(wal.batch_bytes_max, self._settings.batch_bytes_max),
                 "batch_rows_max": self._settings.batch_rows_max,
             }
         )
-
-
-def _schema(text: str) -> pa.Schema:
-    try:
-        found = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
-        hash(found)
-    except (binascii.Error, pa.ArrowException, ValueError, OSError, EOFError) as error:
-        raise SchemaMismatch(f"schema: is not Arrow's form of a schema ({error})", field="schema") from None
-    return found
 
 
 def _json(value: Any) -> bytes:

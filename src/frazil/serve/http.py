@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -44,11 +45,11 @@ from frazil.core.errors import (
 )
 from frazil.log.storage import Storage
 from frazil.serve.admin import add_admin
-from frazil.serve.admin.jobs import VerifyJobs
-from frazil.serve.admin.parts import AdminParts, BrokerParts
+from frazil.serve.admin.parts import AdminJobs, AdminParts, BrokerParts
 from frazil.serve.metrics import make_registry
 from frazil.serve.opening import Opening
 from frazil.serve.readiness import Problems, Readiness
+from frazil.serve.verbs import Command
 
 PROBLEMS_MAX = 10
 
@@ -69,19 +70,18 @@ def make_app(
     pipeline_up: Callable[[], bool] | None = None,
     *,
     broker: Callable[[], BrokerParts | None] | None = None,
-    verify: Sequence[str] | None = None,
+    command: Command | None = None,
     addresses: Mapping[str, str] | None = None,
     problems: Problems = list,
     collectors: Iterable[Collector] = (),
 ) -> FastAPI:
-    """`broker` is None where that is off. `verify` is the command that proves a topic. `addresses` are those of the
-    doors. `problems` are reasons not to be ready beside those of opening; `collectors` are further metrics."""
+    """`broker` is None where that is off. `command` gives that of a verb, for jobs. `addresses` are those of the doors.
+    `problems` are reasons not to be ready beside those of opening; `collectors` are further metrics."""
     app = FastAPI(title="Frazil", version=frazil.__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
     _answer_errors(app)
     readiness = Readiness(opening, problems)
     _add_health(app, readiness)
-    command = verify or [sys.executable, "-m", "frazil", "verify", "--data", str(storage.settings.data)]
-    jobs = VerifyJobs([*command, "--while-stdin", "--progress-json", "--json"], SystemClock())
+    jobs = AdminJobs.of(command or partial(_command, storage), SystemClock())
     add_admin(app, AdminParts(storage, jobs, broker, addresses or {}))
     registry = make_registry(storage, readiness, pipeline_up, collectors)
 
@@ -90,6 +90,10 @@ def make_app(
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     return app
+
+
+def _command(storage: Storage, *verb: str) -> list[str]:
+    return [sys.executable, "-m", "frazil", *verb, "--data", str(storage.settings.data)]
 
 
 def _add_health(app: FastAPI, readiness: Readiness) -> None:

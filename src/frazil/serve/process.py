@@ -29,6 +29,7 @@ from frazil.serve.mover_process import MoverProcess
 from frazil.serve.movers import MoverActions
 from frazil.serve.opening import Opening
 from frazil.serve.request_ids import RequestIds
+from frazil.serve.verbs import Command
 from frazil.serve.watch import Watch
 from frazil.topics.floor import TableFloor
 from frazil.topics.opening import open_topics
@@ -47,13 +48,13 @@ def serve_until_stopped(
     settings: Settings,
     *,
     mover: Sequence[str] | None = None,
-    verify: Sequence[str] | None = None,
+    command: Command | None = None,
     log_json: bool = False,
     announce_json: bool = False,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then finish what was queued and return.
 
-    `mover` is the command that moves rows, `verify` the one that proves a topic.
+    `mover` is the command that moves rows, `command` gives that of any verb.
     """
     log_to_stderr(as_json=log_json)
     sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
@@ -85,6 +86,7 @@ def serve_until_stopped(
             lambda: broker.broker if broker is not None else None,
             lambda: broker.checks if broker is not None else None,
             traces,
+            None if command is None else command("sql", "--while-stdin", "--arrow", "--json"),
         )
         watch = Watch(storage, flight, broker, SystemClock(), has_mover=moving is not None)
         up = (lambda: moving.up) if moving is not None else None
@@ -93,7 +95,7 @@ def serve_until_stopped(
             opening,
             up,
             broker=(lambda: broker.parts) if broker is not None else None,
-            verify=verify,
+            command=command,
             addresses=addresses,
             problems=watch.problems,
             collectors=watch.collectors,

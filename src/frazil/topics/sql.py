@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from frazil.topics.logs import LogView
 
 DEFAULT_NAMESPACE = "default"
 BATCH_ROWS = 10_000
+CONFINED_MIB_MAX = 1_024
 ATTEMPTS_MAX = 3
 
 _PART = r'(?:"(?:[^"]|"")*"|[^".\s]+)'
@@ -59,11 +61,14 @@ Looked = tuple[Sequence[LogInfo], Queryable | None]
 
 
 class SqlSession:
-    """One connection. `close` interrupts what runs."""
+    """One connection. `close` interrupts what runs. A `confined` one sees topics and tables and no other file, and
+    takes no more memory than it may; after its query it answers no other."""
 
-    def __init__(self, settings: Settings, logs: LogView, as_of: AsOf | None = None) -> None:
+    def __init__(self, settings: Settings, logs: LogView, as_of: AsOf | None = None, *, confined: bool = False) -> None:
         self._logs = logs
         self._as_of = as_of or AsOf()
+        self._confined = confined
+        self._paths: list[str] = []
         pool = ThreadPoolExecutor(1, thread_name_prefix="frazil-sql")
         self._connecting = pool.submit(_connect)  # takes as long as a look at a table, and without Python's lock
         pool.shutdown(wait=False)
@@ -82,6 +87,8 @@ class SqlSession:
         with _told():
             for name in self._tables_in(query):
                 self._make_view(name, looked.get(name))
+            if self._confined:
+                self._confine()
             reader = self._duck.sql(query).to_arrow_reader(BATCH_ROWS)
         return Answer(reader.schema, _batches(reader))
 
@@ -104,6 +111,19 @@ class SqlSession:
         if kinds not in ([duckdb.StatementType.SELECT], [duckdb.StatementType.EXPLAIN]):
             raise InvalidInput("sql: give one SELECT; topics are changed by publishing to them")
         return sorted({_parsed(name) for name in self._duck.get_table_names(query, qualified=True)})
+
+    def _confine(self) -> None:
+        """By the locks that DuckDB has for queries of strangers. What memory does not hold goes to temporary files."""
+        files = ", ".join(_text(path) for path in self._paths)
+        settings = (
+            f"memory_limit = '{CONFINED_MIB_MAX}MiB'",
+            f"temp_directory = {_text(tempfile.gettempdir())}",
+            f"allowed_paths = [{files}]",
+            "enable_external_access = false",
+            "lock_configuration = true",
+        )
+        for setting in settings:
+            self._duck.execute(f"SET {setting}")
 
     # --- a topic as a relation
 
@@ -149,6 +169,7 @@ class SqlSession:
     def _table_part(self, name: TableName, table: Queryable) -> str:
         """What to select from: the files themselves where DuckDB can read them."""
         if table.paths:
+            self._paths += table.paths
             files = ", ".join(_text(path) for path in table.paths)
             by_name = "false" if table.same_columns else "true"
             return f"read_parquet([{files}], hive_partitioning = false, union_by_name = {by_name})"

@@ -1,4 +1,4 @@
-"""Proofs as jobs, with a small program in place of the verb: bounds, failures, cancelling."""
+"""Long work as jobs, with a small program in place of the verb: bounds, failures, cancelling."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from frazil.core.clock import SystemClock
 from frazil.core.errors import JobNotFound, TooManyJobs
 from frazil.serve.admin import jobs as module
-from frazil.serve.admin.jobs import VerifyJob, VerifyJobs
+from frazil.serve.admin.jobs import Job, Jobs
 
 PROVES = """
 import json, sys
@@ -22,8 +22,8 @@ sys.exit(1)
 WAITS = 'import sys; print(\'{"rows": 1, "total": 2}\', flush=True); sys.stdin.read()'
 
 
-def made(program: str) -> VerifyJobs:
-    return VerifyJobs([sys.executable, "-c", program], SystemClock())
+def made(program: str) -> Jobs:
+    return Jobs([sys.executable, "-c", program], SystemClock())
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -34,16 +34,16 @@ async def until(is_so: Callable[[], bool]) -> None:
     raise AssertionError("it never came to be")
 
 
-async def ended(program: str, topic: str | None = None) -> VerifyJob:
+async def ended(program: str, topic: str | None = None) -> Job:
     jobs = made(program)
-    job = jobs.start(topic)
+    job = jobs.start({"topic": topic}, [] if topic is None else [topic])
     await until(lambda: job.has_ended)
     return job
 
 
 def test_what_the_verb_says_is_the_result_also_where_nothing_is_proven() -> None:
     job = asyncio.run(ended(PROVES, "/a/b"))
-    assert (job.state, job.rows, job.total, job.error) == ("done", 7, 7, None)
+    assert (job.state, job.done, job.total, job.error) == ("done", 7, 7, None)
     assert job.result == {"proven": False, "topics": ["/a/b"]}
     assert job.started_us is not None
     assert job.ended_us is not None
@@ -68,8 +68,8 @@ def test_a_verb_that_fails_is_told_in_its_own_words_if_it_has_any(program: str, 
 
 def test_a_program_that_is_not_there_fails_the_job_and_not_the_next() -> None:
     async def work() -> None:
-        jobs = VerifyJobs(["/nothing/here"], SystemClock())
-        pair = [jobs.start(None), jobs.start(None)]
+        jobs = Jobs(["/nothing/here"], SystemClock())
+        pair = [jobs.start({}), jobs.start({})]
         await until(lambda: all(job.has_ended for job in pair))
         assert [job.state for job in pair] == ["failed", "failed"]
 
@@ -79,18 +79,18 @@ def test_a_program_that_is_not_there_fails_the_job_and_not_the_next() -> None:
 def test_one_runs_some_wait_and_more_are_refused() -> None:
     async def work() -> None:
         jobs = made(WAITS)
-        first = jobs.start(None)
-        await until(lambda: first.rows == 1)
-        waiting = [jobs.start(None) for _ in range(module.WAITING_MAX)]
+        first = jobs.start({})
+        await until(lambda: first.done == 1)
+        waiting = [jobs.start({}) for _ in range(module.WAITING_MAX)]
         with pytest.raises(TooManyJobs):
-            jobs.start(None)
+            jobs.start({})
         assert {job.state for job in waiting} == {"queued"}
         for job in waiting[1:]:
             jobs.cancel(job.id)
         process = first.process
         assert process is not None
         assert jobs.cancel(first.id).state == "cancelled"
-        await until(lambda: process.poll() is not None and waiting[0].rows == 1)
+        await until(lambda: process.poll() is not None and waiting[0].done == 1)
         jobs.cancel(waiting[0].id)
         await until(lambda: waiting[0].process is not None and waiting[0].process.poll() is not None)
 
@@ -102,8 +102,8 @@ def test_only_the_last_that_ended_are_kept(monkeypatch: pytest.MonkeyPatch) -> N
 
     async def work() -> None:
         jobs = made(WAITS)
-        running = jobs.start(None)
-        others = [jobs.start(None) for _ in range(4)]
+        running = jobs.start({})
+        others = [jobs.start({}) for _ in range(4)]
         for job in others:
             jobs.cancel(job.id)
         assert [job.id for job in jobs.all()] == [running.id, *(job.id for job in others[2:])]
@@ -117,10 +117,10 @@ def test_only_the_last_that_ended_are_kept(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_loop_that_ends_takes_the_program_with_it() -> None:
-    async def work() -> VerifyJob:
+    async def work() -> Job:
         jobs = made(WAITS)
-        job = jobs.start(None)
-        await until(lambda: job.rows == 1)
+        job = jobs.start({})
+        await until(lambda: job.done == 1)
         return job
 
     job = asyncio.run(work())

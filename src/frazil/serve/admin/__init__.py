@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
+from frazil.serve.admin.checks import checks_router
 from frazil.serve.admin.dead_letters import dead_letters_router
 from frazil.serve.admin.limits import LimitBodies
+from frazil.serve.admin.maintenance import maintenance_router
 from frazil.serve.admin.openapi import say_how_it_is
 from frazil.serve.admin.parts import AdminParts
 from frazil.serve.admin.paths import KeepSlashes
@@ -24,7 +26,7 @@ from frazil.serve.admin.verify import verify_router
 def add_admin(app: FastAPI, parts: AdminParts) -> None:
     for router in (topics_router, subscriptions_router, dead_letters_router, schemas_router, tables_router):
         app.include_router(router(parts))
-    for router in (verify_router, server_router):
+    for router in (maintenance_router, verify_router, checks_router, server_router):
         app.include_router(router(parts))
     app.add_middleware(LimitBodies)
     app.add_middleware(KeepSlashes)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, Field
 
-from frazil.serve.admin.models import ErrorBody, Given, Topic
+from frazil.serve.admin.job_models import JobModel
+from frazil.serve.admin.models import Given, Topic
 from frazil.serve.admin.paging import Page
 
 # --- tables and the pipeline
@@ -93,6 +94,9 @@ class TableDescription(TableSummary):
 class NewVerify(Given):
     topic: Topic | None = Field(None, description="all topics if null")
 
+    def arguments(self) -> list[str]:
+        return [] if self.topic is None else [self.topic]
+
 
 class VerifyProblem(BaseModel):
     kind: str
@@ -121,17 +125,9 @@ class VerifyResult(BaseModel):
     topics: list[Proof]
 
 
-class VerifyJobModel(BaseModel):
-    id: str
-    topic: str | None
-    state: Literal["queued", "running", "done", "failed", "cancelled"]
+class VerifyJobModel(JobModel):
     rows: int = Field(description="looked at so far; rows of a table are looked at twice")
-    total: int | None = Field(description="to look at, about; null until that is known")
-    created_us: int
-    started_us: int | None
-    ended_us: int | None
     result: VerifyResult | None
-    error: ErrorBody | None
 
 
 class VerifyJobPage(Page[VerifyJobModel]):

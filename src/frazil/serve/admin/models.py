@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, WithJsonSchema
 
+from frazil.core.columns import SCHEMA_CHARACTERS_MAX
 from frazil.core.settings import RetentionSettings
 from frazil.serve.admin.paging import Page
 from frazil.serve.admin.paths import TOPIC_EXTRA, TopicText
@@ -79,6 +80,9 @@ class NewTopic(Given):
     reliable: StrictBool = Field(True, description="false: a topic of the broker's that stores nothing")
     columns: list[Column] | None = Field(
         None, alias="schema", min_length=1, description="columns of a typed topic; null for messages"
+    )
+    arrow_schema: Annotated[str, Field(max_length=SCHEMA_CHARACTERS_MAX)] | None = Field(
+        None, description="the same as Arrow's IPC form of a schema, in base64: any type, nested ones too"
     )
     retention: Retention | None = None
 

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 
 from frazil.broker.admin import BrokerAdmin
 from frazil.broker.broker import Broker
+from frazil.core.clock import Clock
 from frazil.core.errors import BrokerOff, TryLater
 from frazil.log.storage import Storage
 from frazil.registry.registry import SchemaRegistry
 from frazil.registry.topics import TopicSchemas
-from frazil.serve.admin.jobs import VerifyJobs
+from frazil.serve.admin.jobs import Jobs
+from frazil.serve.verbs import Command
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +26,31 @@ class BrokerParts:
 
 
 @dataclass(frozen=True, slots=True)
+class AdminJobs:
+    command: Command
+    verify: Jobs
+    maintenance: Jobs
+    checks: Jobs
+
+    @classmethod
+    def of(cls, command: Command, clock: Clock) -> AdminJobs:
+        """`--while-stdin` has a verb do the work itself, and end with us."""
+
+        def job(*verb: str) -> list[str]:
+            return command(*verb, "--while-stdin", "--progress-json", "--json")
+
+        return cls(
+            job,
+            Jobs(job("verify"), clock),
+            Jobs([], clock, "tables", "maintenance"),
+            Jobs(job("log", "check"), clock, "bytes", "check"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class AdminParts:
     storage: Storage
-    jobs: VerifyJobs
+    jobs: AdminJobs
     open_broker: Callable[[], BrokerParts | None] | None
     """None where the broker is off; it gives None as long as the broker is not open yet."""
     addresses: Mapping[str, str] = field(default_factory=dict)

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any
 
+import pyarrow as pa
 from fastapi import APIRouter, Query
 
 from frazil.broker.broker import create_logs
 from frazil.broker.topic import BrokerTopic
-from frazil.core.columns import columns_schema
+from frazil.core.columns import columns_schema, schema_from_text
 from frazil.core.disk import LocalDisk
 from frazil.core.errors import (
     BrokerOff,
@@ -69,9 +70,8 @@ def topics_router(parts: AdminParts) -> APIRouter:
         names = [base] if not wanted.partitions else _partitions(base, wanted.partitions)
         retention = _settings(wanted.retention)
         await asyncio.to_thread(_check_free, storage, base, names)
-        if wanted.columns is not None:
-            _check_typed(wanted)
-            schema = columns_schema([one.model_dump() for one in wanted.columns], "schema")
+        schema = _own_schema(wanted)
+        if schema is not None:
             await asyncio.to_thread(storage.create_topic, str(base), schema=schema, retention=retention)
         elif parts.open_broker is not None:
             if not wanted.reliable and retention is not None:
@@ -85,7 +85,7 @@ def topics_router(parts: AdminParts) -> APIRouter:
         if wanted.reliable and not wanted.partitions:
             log_id = (await asyncio.to_thread(storage.record, str(base))).log_id
         made = [str(name) for name in names] if wanted.partitions else []
-        return {"topic": str(base), "log_id": log_id, "typed": wanted.columns is not None, "partitions": made}
+        return {"topic": str(base), "log_id": log_id, "typed": schema is not None, "partitions": made}
 
     @router.get(
         "/{namespace}/{topic}",
@@ -229,10 +229,18 @@ def _partitions(base: TopicName, count: int) -> list[TopicName]:
     return [TopicName.parse(f"{base}-part-{number}") for number in range(count)]
 
 
-def _check_typed(wanted: NewTopic) -> None:
+def _own_schema(wanted: NewTopic) -> pa.Schema | None:
+    """None of a message topic."""
+    if wanted.columns is None and wanted.arrow_schema is None:
+        return None
+    if wanted.columns is not None and wanted.arrow_schema is not None:
+        raise InvalidInput("arrow_schema: it says the same as schema; give one of them", field="arrow_schema")
     if wanted.partitions or not wanted.reliable:
         field = "partitions" if wanted.partitions else "reliable"
         raise InvalidInput(f"{field}: a typed topic has no partitions and is reliable", field=field)
+    if wanted.arrow_schema is not None:
+        return schema_from_text(wanted.arrow_schema, "arrow_schema")
+    return columns_schema([one.model_dump() for one in wanted.columns or ()], "schema")
 
 
 def _check_free(storage: Storage, base: TopicName, names: Sequence[TopicName]) -> None:
