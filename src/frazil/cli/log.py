@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,13 +12,13 @@ from frazil.cli.progress import bar
 from frazil.core.disk import LocalDisk
 from frazil.core.errors import CorruptLog, InvalidInput, TopicNotFound
 from frazil.core.names import TopicName
-from frazil.core.settings import Settings
-from frazil.log.check import State, TopicReport
-from frazil.log.check import check as check_log
-from frazil.log.ownership import owner_of
-from frazil.log.repair import Repaired
-from frazil.log.repair import repair as repair_topic
-from frazil.log.survey import FrameInfo, SegmentFrames, topic_names
+from frazil.log.folder import topic_names
+
+if TYPE_CHECKING:
+    from frazil.core.settings import Settings
+    from frazil.log.check import TopicReport
+    from frazil.log.repair import Repaired
+    from frazil.log.survey import FrameInfo, SegmentFrames
 
 app = typer.Typer(no_args_is_help=True, help="Look into the files of the log, check and repair them.")
 
@@ -33,6 +33,8 @@ def inspect(
     as_json: options.Json = False,
 ) -> None:
     """Show the head and the frames of one segment file. Works beside a process that owns the folder."""
+    from frazil.log.survey import SegmentFrames
+
     try:
         frames = SegmentFrames(LocalDisk(), segment)
     except OSError as error:
@@ -96,6 +98,8 @@ def check(
     as_json: options.Json = False,
 ) -> None:
     """Read everything and report the first bad byte of each topic. Changes nothing, and needs no lock."""
+    from frazil.log.check import State
+
     settings = options.settings_on_disk(data, config)
     reports = _check(settings, None if topic is None else [TopicName.parse(topic)])
     if as_json:
@@ -107,6 +111,9 @@ def check(
 
 
 def _check(settings: Settings, names: list[TopicName] | None) -> list[TopicReport]:
+    from frazil.log.check import check as check_log
+    from frazil.log.ownership import owner_of
+
     disk, folder = LocalDisk(), settings.log_folder
     if not folder.is_dir():
         if names:
@@ -156,6 +163,9 @@ def repair(
 
     The log goes on at the recovered end: offsets of rows cut off are given out again, to other rows.
     """
+    from frazil.log.check import State
+    from frazil.log.repair import repair as repair_topic
+
     settings = options.settings_on_disk(data, config)
     planned = repair_topic(settings, topic, dry_run=True)
     if not dry_run and planned.plan.steps:

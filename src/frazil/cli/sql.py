@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any
 
-import pyarrow as pa
 import typer
 
 from frazil.cli import formats, options, output
 from frazil.core.errors import InvalidInput, LakeUnavailable
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from frazil.topics.sql import Answer
 
 ROWS_SHOWN = 1_000
@@ -95,4 +96,6 @@ def _cell(value: Any) -> Any:
 
 
 def _is_number(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))

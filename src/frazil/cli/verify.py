@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +16,9 @@ from frazil.cli.with_parent import end_with_stdin
 from frazil.core.error_forms import from_dict
 from frazil.core.errors import LakeUnavailable
 from frazil.core.names import TopicName
-from frazil.core.settings import Settings
+
+if TYPE_CHECKING:
+    from frazil.core.settings import Settings
 
 LOOK_SECONDS = 0.2
 
