@@ -73,6 +73,11 @@ def test_a_verb_imports_its_own_module_alone() -> None:
     assert found & (modules() | {"frazil.cli.version"}) == {"frazil.cli.version"}
 
 
+def test_a_server_imports_no_lake_and_no_broker_before_it_knows_that_they_are_wanted() -> None:
+    found = imported("import frazil.serve.process")
+    assert not found & {"danube", "duckdb", "pandas", "pyiceberg", "pyspark", "sqlalchemy"}
+
+
 @pytest.fixture
 def server() -> Iterator[str]:
     """Answers every question with an empty list."""
