@@ -6,6 +6,9 @@ MAKEFLAGS += --no-print-directory
 # mkfs and losetup, which some tests use, are not on every user's PATH.
 export PATH := $(PATH):/usr/sbin:/sbin
 
+# Compiling all that is imported would take more than half of the time that a server needs to start.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := .venv/bin
 WORKERS ?= 2
 PYTEST := $(BIN)/pytest -n $(WORKERS)

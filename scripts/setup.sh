@@ -99,7 +99,8 @@ is_made() {
     [ "$(cat "$1/made-from" 2>/dev/null)" = "$made_from" ] && "$1/bin/python" -c '' 2>/dev/null
 }
 
-# fill FOLDER LOCK: exactly what is locked. A folder made elsewhere, or only in part, is made anew.
+# fill FOLDER LOCK: exactly what is locked. A folder made elsewhere, or only in part, is made anew. All is compiled
+# here, once: uv leaves that to the first import, which leaves it to all where PYTHONDONTWRITEBYTECODE is set.
 fill() {
     say "making $1 from $2"
     find_uv
@@ -109,7 +110,7 @@ fill() {
     if [ "${before#* }" = "${made_from#* }" ] && "$1/bin/python" -c '' 2>/dev/null; then :; else
         "$uv" venv --quiet --clear --python "$(find_python)" "$1"
     fi
-    VIRTUAL_ENV="$root/$1" "$uv" pip sync --quiet --require-hashes "$2"
+    VIRTUAL_ENV="$root/$1" "$uv" pip sync --quiet --compile-bytecode --require-hashes "$2"
 }
 
 # Two set-ups at once would undo each other.
@@ -126,6 +127,7 @@ case "${1:-}" in
         VIRTUAL_ENV="$root/.venv" "$uv" pip install --quiet --no-deps --no-build-isolation --editable .
         printf '%s' "$made_from" > .venv/made-from
     fi
+    .venv/bin/python -m compileall -q src # for the same reason; what is compiled already is left alone
     ;;
 docs)
     if ! is_made .uv/docs requirements-docs.lock; then

@@ -9,11 +9,14 @@
             print(message.offset, message.payload)
 
 `frazil.aio` has the same for asyncio.
+
+What stands on PyArrow, NumPy or Pydantic is imported by the first who names it: a command line that only asks a server,
+or a shell that completes a word, pays for none of them.
 """
 
-from frazil.client.storage import RemoteStorage, connect
-from frazil.client.subscription import RemoteSubscription
-from frazil.client.topic import RemoteTopic
+import pkgutil
+from typing import TYPE_CHECKING
+
 from frazil.core.errors import (
     AnotherLeads,
     BatchTooLarge,
@@ -70,14 +73,20 @@ from frazil.core.errors import (
     UnknownClient,
 )
 from frazil.core.offsets import OffsetRange
-from frazil.core.rows import Message
 from frazil.core.sequences import ProducerState, Sent
-from frazil.core.settings import RetentionSettings, Settings, SyncMode, WalSettings
-from frazil.log.publishing import Outgoing
-from frazil.log.storage import Storage
-from frazil.log.topic import Topic, TopicStats
-from frazil.topics.opening import open_topics as open  # noqa: A004 - `frazil.open` reads as it should
-from frazil.topics.read_only import ReadOnlyStats, ReadOnlyStorage, ReadOnlyTopic, open_read_only
+
+if TYPE_CHECKING:
+    from frazil import aio as aio
+    from frazil.client.storage import RemoteStorage, connect
+    from frazil.client.subscription import RemoteSubscription
+    from frazil.client.topic import RemoteTopic
+    from frazil.core.rows import Message
+    from frazil.core.settings import RetentionSettings, Settings, SyncMode, WalSettings
+    from frazil.log.publishing import Outgoing
+    from frazil.log.storage import Storage
+    from frazil.log.topic import Topic, TopicStats
+    from frazil.topics.opening import open_topics as open  # noqa: A004 - `frazil.open` reads as it should
+    from frazil.topics.read_only import ReadOnlyStats, ReadOnlyStorage, ReadOnlyTopic, open_read_only
 
 __version__ = "0.1.0"
 
@@ -157,3 +166,37 @@ __all__ = [
     "open",
     "open_read_only",
 ]
+
+_LATER = {
+    "Message": "frazil.core.rows:Message",
+    "Outgoing": "frazil.log.publishing:Outgoing",
+    "ReadOnlyStats": "frazil.topics.read_only:ReadOnlyStats",
+    "ReadOnlyStorage": "frazil.topics.read_only:ReadOnlyStorage",
+    "ReadOnlyTopic": "frazil.topics.read_only:ReadOnlyTopic",
+    "RemoteStorage": "frazil.client.storage:RemoteStorage",
+    "RemoteSubscription": "frazil.client.subscription:RemoteSubscription",
+    "RemoteTopic": "frazil.client.topic:RemoteTopic",
+    "RetentionSettings": "frazil.core.settings:RetentionSettings",
+    "Settings": "frazil.core.settings:Settings",
+    "Storage": "frazil.log.storage:Storage",
+    "SyncMode": "frazil.core.settings:SyncMode",
+    "Topic": "frazil.log.topic:Topic",
+    "TopicStats": "frazil.log.topic:TopicStats",
+    "WalSettings": "frazil.core.settings:WalSettings",
+    "aio": "frazil.aio",
+    "connect": "frazil.client.storage:connect",
+    "open": "frazil.topics.opening:open_topics",
+    "open_read_only": "frazil.topics.read_only:open_read_only",
+}
+
+if not TYPE_CHECKING:  # a checker that saw this would believe in every name
+
+    def __getattr__(name: str) -> object:
+        if name not in _LATER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = pkgutil.resolve_name(_LATER[name])
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

@@ -166,12 +166,12 @@ def test_the_verbs_table_equals_the_command_line() -> None:
 
 
 def _verbs(command: Any, path: str) -> Iterator[str]:
-    inner = getattr(command, "commands", None)
-    if inner is None:
+    if not hasattr(command, "commands"):
         yield path
         return
-    for name, one in inner.items():
-        yield from _verbs(one, f"{path} {name}")
+    context = typer.Context(command)
+    for name in command.list_commands(context):
+        yield from _verbs(command.get_command(context, name), f"{path} {name}")
 
 
 def test_the_exit_codes_of_the_reference_are_those_of_the_errors() -> None:

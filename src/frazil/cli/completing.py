@@ -14,7 +14,7 @@ from frazil.cli.folder import settings_on_disk
 from frazil.cli.server import Server, find_server, named_server, topic_path
 from frazil.core.disk import LocalDisk
 from frazil.core.errors import FrazilError
-from frazil.log.survey import topic_names
+from frazil.log.folder import topic_names
 
 CALL_SECONDS_MAX = 1.0
 

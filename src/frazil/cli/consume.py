@@ -5,31 +5,29 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-import pyarrow as pa
 import typer
 
 from frazil.cli import formats, options
 from frazil.cli.output import json_line
 from frazil.cli.positions import parse_start
 from frazil.cli.server import named_server
-from frazil.client.storage import connect
-from frazil.client.topic import RemoteTopic
 from frazil.core.errors import InvalidInput, LakeUnavailable
-from frazil.core.rows import to_messages
-from frazil.core.settings import resolve_settings
-from frazil.log.ownership import served_by
-from frazil.log.positions import Start
-from frazil.log.topic import Topic
-from frazil.topics.logs import OwnerView
-from frazil.topics.opening import open_topics
-from frazil.topics.read_only import ReadOnlyBatches, ReadOnlyTopic, open_read_only
-from frazil.topics.served import ServedTopic
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from frazil.client.topic import RemoteTopic
+    from frazil.log.positions import Start
+    from frazil.log.topic import Topic
+    from frazil.topics.read_only import ReadOnlyBatches, ReadOnlyTopic
+    from frazil.topics.served import ServedTopic
+
+    Readable = Topic | ReadOnlyTopic | ServedTopic | RemoteTopic
 
 _WRITE_BYTES = 256 * 1024
-
-Readable = Topic | ReadOnlyTopic | ServedTopic | RemoteTopic
 
 
 def consume(
@@ -64,24 +62,43 @@ def consume(
         raise InvalidInput("--tables asks the catalog, and --server a server: give one of them")
     position = parse_start(start)
     pieces = None if as_json else formats.parse_format(formats.DEFAULT_FORMAT if format_ is None else format_)
+    with _opened(topic, tables, server, data, config) as opened:
+        _print_all(opened, position, count, follow, pieces)
+
+
+@contextlib.contextmanager
+def _opened(topic: str, tables: bool, server: str | None, data: Path | None, config: Path | None) -> Iterator[Readable]:
+    """By the table alone, by the server that is named, beside the owner of the folder, or as its owner."""
+    from frazil.core.settings import resolve_settings
+    from frazil.log.ownership import served_by
+
     if tables:
+        from frazil.topics.read_only import open_read_only
+
         with open_read_only(resolve_settings(data, config)) as node:
-            _print_all(node.topic(topic), position, count, follow, pieces)
+            yield node.topic(topic)
         return
     named = named_server(server, data)
     if named is not None:
+        from frazil.client.storage import connect
+
         with connect(named.flight()) as remote:
-            _print_all(remote.topic(topic, create=False), position, count, follow, pieces)
+            yield remote.topic(topic, create=False)
         return
     settings = options.settings_on_disk(data, config)
     options.check_exists(settings, topic)
     served = served_by(settings)
     if served is not None:
+        from frazil.topics.logs import OwnerView
+        from frazil.topics.served import ServedTopic
+
         with contextlib.closing(OwnerView(served["flight"])) as view:
-            _print_all(ServedTopic(settings, view, topic), position, count, follow, pieces)
+            yield ServedTopic(settings, view, topic)
         return
+    from frazil.topics.opening import open_topics
+
     with open_topics(settings) as storage:
-        _print_all(storage.topic(topic, create=False), position, count, follow, pieces)
+        yield storage.topic(topic, create=False)
 
 
 def _print_all(
@@ -90,6 +107,8 @@ def _print_all(
     left = count
     if left == 0:
         return
+    from frazil.topics.read_only import ReadOnlyBatches
+
     reader = topic.read_batches(start, follow=follow)
     try:
         for batch in _patiently(reader) if follow and isinstance(reader, ReadOnlyBatches) else reader:
@@ -121,6 +140,8 @@ def _patiently(reader: ReadOnlyBatches) -> Iterator[pa.RecordBatch]:
 
 
 def _lines(topic: Readable, batch: pa.RecordBatch, pieces: list[formats.Piece] | None) -> Iterable[bytes]:
+    from frazil.core.rows import to_messages
+
     name = topic.name
     if topic.schema is None:
         for message in to_messages(batch):

@@ -12,9 +12,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import pyarrow as pa
 import typer
 
 from frazil.cli import options, output
@@ -22,17 +21,14 @@ from frazil.cli.server import Server, find_server
 from frazil.core.clock import SystemClock
 from frazil.core.disk import LocalDisk
 from frazil.core.errors import FrazilError, InvalidSettings
-from frazil.core.metadata_settings import MetadataType
-from frazil.core.settings import MIB, Settings
-from frazil.log.catalog import walk_topics
-from frazil.log.check import is_set_aside, read_ends
-from frazil.log.ownership import owner_of
-from frazil.meta.opening import look_at_members
+from frazil.log.folder import walk_topics
 from frazil.pipeline.requirements import JAVA_VERSIONS, find_java, package_version
-from frazil.pipeline.status_file import read_status
 
-FREE_BYTES_LOW = 1024 * MIB
-FREE_BYTES_FAIL = 64 * MIB
+if TYPE_CHECKING:
+    from frazil.core.settings import Settings
+
+FREE_BYTES_LOW = 1024**3
+FREE_BYTES_FAIL = 64 * 1024**2
 SYNC_SLOW_MS = 10.0
 _SYNC_ROUNDS = 32
 _SPARE_FILES = 256
@@ -69,6 +65,8 @@ def _python(_: Settings) -> Finding:
 
 
 def _pyarrow(_: Settings) -> Finding:
+    import pyarrow as pa
+
     if int(pa.__version__.split(".")[0]) < 21:
         return Finding("pyarrow", "fail", pa.__version__, "install pyarrow 21 or newer")
     return Finding("pyarrow", "ok", pa.__version__)
@@ -109,6 +107,8 @@ def _package(name: str, wanted: str) -> Finding:
 
 
 def _mover(settings: Settings) -> Finding:
+    from frazil.pipeline.status_file import read_status
+
     told = read_status(settings, SystemClock())
     if told is None:
         return Finding("mover", "ok", "has never run on this folder")
@@ -127,6 +127,9 @@ def _mover(settings: Settings) -> Finding:
 
 
 def _metadata(settings: Settings) -> Finding:
+    from frazil.core.metadata_settings import MetadataType
+    from frazil.meta.opening import look_at_members
+
     if settings.metadata.type is MetadataType.SQLITE:
         return Finding("metadata", "ok", "SQLite, in the data folder")
     try:
@@ -151,6 +154,8 @@ def _folder(settings: Settings) -> Finding:
 
 
 def _owner(settings: Settings) -> Finding:
+    from frazil.log.ownership import owner_of
+
     pid = owner_of(settings)
     return Finding("owner", "ok", "no process owns it" if pid is None else f"process {pid} owns it")
 
@@ -231,6 +236,8 @@ def _sync_times_ms(folder: Path) -> list[float]:
 def _records(settings: Settings) -> Finding:
     if not settings.log_folder.is_dir():
         return Finding("records", "ok", "there is no log yet")
+    from frazil.log.check import read_ends
+
     _, flaw = read_ends(LocalDisk(), settings.log_folder)
     if flaw is not None:
         return Finding("records", "fail", f"{flaw.path}: {flaw.reason}", "run: frazil log repair TOPIC")
@@ -246,6 +253,8 @@ def _set_aside(settings: Settings) -> Finding:
 
 
 def _kept_files(settings: Settings) -> Iterator[Path]:
+    from frazil.log.check import is_set_aside
+
     with contextlib.suppress(FileNotFoundError):
         for name, _ in walk_topics(LocalDisk(), settings.log_folder):
             folder = settings.log_folder / name.namespace / name.topic

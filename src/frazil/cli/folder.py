@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from frazil.core.disk import LocalDisk
 from frazil.core.errors import InvalidSettings, TopicNotFound
 from frazil.core.names import TopicName
-from frazil.core.settings import Settings, resolve_settings
-from frazil.log.survey import topic_names
+from frazil.log.folder import topic_names
+
+if TYPE_CHECKING:
+    from frazil.core.settings import Settings
 
 
 def settings_on_disk(data: Path | None, config: Path | None) -> Settings:
     """The settings of a verb; each works on a folder, so one must be named."""
+    from frazil.core.settings import resolve_settings
+
     settings = resolve_settings(data, config)
     if settings.data is None:
         raise InvalidSettings("data: the settings name no data folder, and a command needs one; give --data")

@@ -6,13 +6,15 @@ import base64
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from typing import Any, NamedTuple
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from frazil.cli.output import iso_time, json_line
 from frazil.core.errors import InvalidInput
-from frazil.core.rows import Message
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from frazil.core.rows import Message
 
 DEFAULT_FORMAT = r"%v\n"
 
@@ -107,11 +109,15 @@ def batch_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     try:
         rows: list[dict[str, Any]] = batch.to_pylist()
     except ValueError:  # nanoseconds do not fit a datetime
+        import pyarrow as pa
+
         rows = batch.cast(pa.schema([_readable(field) for field in batch.schema])).to_pylist()
     return rows
 
 
 def _readable(field: pa.Field) -> pa.Field:
+    import pyarrow as pa
+
     nanoseconds = pa.types.is_timestamp(field.type) and field.type.unit == "ns"
     return field.with_type(pa.string()) if nanoseconds else field
 

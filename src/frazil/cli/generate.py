@@ -6,7 +6,6 @@ import json
 from typing import Annotated
 
 import typer
-import yaml
 
 from frazil.cli import options, output
 from frazil.serve.alerts import alert_rules
@@ -35,4 +34,6 @@ def grafana_dashboard(
     elif as_json:
         output.print_json(alert_rules())
     else:
+        import yaml
+
         print(yaml.safe_dump(alert_rules(), sort_keys=False, width=1_000, allow_unicode=True), end="")

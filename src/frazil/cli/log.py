@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,13 +17,13 @@ from frazil.cli.with_parent import end_with_stdin
 from frazil.core.disk import LocalDisk
 from frazil.core.errors import CorruptLog, InvalidInput, TopicNotFound
 from frazil.core.names import TopicName
-from frazil.core.settings import Settings
-from frazil.log.check import State, TopicReport
-from frazil.log.check import check as check_log
-from frazil.log.ownership import owner_of
-from frazil.log.repair import Repaired
-from frazil.log.repair import repair as repair_topic
-from frazil.log.survey import FrameInfo, SegmentFrames, topic_names
+from frazil.log.folder import topic_names
+
+if TYPE_CHECKING:
+    from frazil.core.settings import Settings
+    from frazil.log.check import TopicReport
+    from frazil.log.repair import Repaired
+    from frazil.log.survey import FrameInfo, SegmentFrames
 
 app = typer.Typer(no_args_is_help=True, help="Look into the files of the log, check and repair them.")
 
@@ -45,6 +45,8 @@ def inspect(
             "`frazil log check` goes through all of a server's files",
             field="server",
         )
+    from frazil.log.survey import SegmentFrames
+
     try:
         frames = SegmentFrames(LocalDisk(), segment)
     except OSError as error:
@@ -111,6 +113,8 @@ def check(
     as_json: options.Json = False,
 ) -> None:
     """Read everything and report the first bad byte of each topic. Changes nothing, and needs no lock."""
+    from frazil.log.check import State
+
     if while_stdin:
         end_with_stdin()
     name = None if topic is None else TopicName.parse(topic)
@@ -137,6 +141,9 @@ def _checking(stack: contextlib.ExitStack, total: int) -> Callable[[int], None]:
 
 
 def _check(settings: Settings, names: list[TopicName] | None, progress_json: bool) -> list[TopicReport]:
+    from frazil.log.check import check as check_log
+    from frazil.log.ownership import owner_of
+
     disk, folder = LocalDisk(), settings.log_folder
     if not folder.is_dir():
         if names:
@@ -186,6 +193,9 @@ def repair(
 
     The log goes on at the recovered end: offsets of rows cut off are given out again, to other rows.
     """
+    from frazil.log.check import State
+    from frazil.log.repair import repair as repair_topic
+
     named = named_server(server, data)
     if named is not None:
         raise InvalidInput(

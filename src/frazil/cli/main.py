@@ -7,35 +7,14 @@
 from __future__ import annotations
 
 import os
-import platform
 import sys
 from collections.abc import Sequence
 
-import pyarrow as pa
 import typer
 import typer.main
 
-import frazil
-from frazil.cli import (
-    clients,
-    consume,
-    dead_letters,
-    doctor,
-    generate,
-    log,
-    options,
-    output,
-    pipeline,
-    produce,
-    schemas,
-    serve,
-    sql,
-    subscriptions,
-    table,
-    top,
-    topics,
-    verify,
-)
+from frazil.cli import output
+from frazil.cli.verbs import Verbs
 from frazil.core.errors import (
     CorruptLog,
     FolderInUse,
@@ -52,29 +31,13 @@ from frazil.core.errors import (
     TryLater,
 )
 
-app = typer.Typer(
-    name="frazil",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="Frazil: a streaming log whose history is an Apache Iceberg table.",
-)
-app.add_typer(topics.app, name="topics")
-app.command("produce")(produce.produce)
-app.command("consume")(consume.consume)
-app.add_typer(subscriptions.app, name="subscriptions")
-app.add_typer(clients.producers_app, name="producers")
-app.add_typer(clients.consumers_app, name="consumers")
-app.add_typer(dead_letters.app, name="dead-letters")
-app.add_typer(schemas.app, name="schemas")
-app.add_typer(log.app, name="log")
-app.add_typer(pipeline.app, name="pipeline")
-app.add_typer(table.app, name="table")
-app.command("sql")(sql.sql)
-app.command("verify")(verify.verify)
-app.command("top")(top.top)
-app.command("doctor")(doctor.doctor)
-app.command("serve")(serve.serve)
-app.add_typer(generate.app, name="generate")
+app = typer.Typer(name="frazil", cls=Verbs, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+@app.callback()
+def _all_verbs() -> None:
+    """Frazil: a streaming log whose history is an Apache Iceberg table."""
+
 
 _EXIT_CODES: tuple[tuple[type[FrazilError], int], ...] = (
     (InvalidInput, 2),
@@ -90,20 +53,6 @@ _EXIT_CODES: tuple[tuple[type[FrazilError], int], ...] = (
     (ServerNeeded, 7),
     (ServerUnreachable, 7),
 )
-
-
-@app.command()
-def version(
-    data: options.Data = None,  # noqa: ARG001 - every verb takes these two, so that a wrapper may always add them
-    config: options.Config = None,  # noqa: ARG001
-    as_json: options.Json = False,
-) -> None:
-    """Print the version of Frazil and of what it stands on."""
-    versions = {"frazil": frazil.__version__, "python": platform.python_version(), "pyarrow": pa.__version__}
-    if as_json:
-        output.print_json(versions)
-    else:
-        print(" ".join(f"{name} {number}" for name, number in versions.items()))
 
 
 def run() -> None:

@@ -6,20 +6,13 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-
-
-class _Out(Console):
-    def on_broken_pipe(self) -> None:
-        """The caller decides what a reader that went away means; rich would end the process as failed."""
-        raise BrokenPipeError
 
 
 def print_json(data: Any) -> None:
@@ -32,15 +25,9 @@ def json_line(data: Any) -> str:
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> None:
     """Columns named in `right` are numbers. Into a pipe a table is as wide as it needs to be."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(_shown(cell)) for cell in row))
-    out = _Out(highlight=False)
-    if not out.is_terminal:
-        out = _Out(highlight=False, width=4096)
-    out.print(table)
+    from frazil.cli.tables import print_cells
+
+    print_cells(headings, ([_shown(cell) for cell in row] for row in rows), right)
 
 
 def print_dicts(names: Sequence[str], found: Iterable[Mapping[str, Any]], *, right: Sequence[str] = ()) -> None:
@@ -66,6 +53,8 @@ def say(text: str) -> None:
 
 
 def stderr_console() -> Console:
+    from rich.console import Console
+
     return Console(stderr=True, highlight=False)
 
 

@@ -22,11 +22,11 @@ from frazil.cli.server import Server, find_server
 from frazil.cli.with_parent import end_with_stdin
 from frazil.core.clock import SystemClock
 from frazil.core.errors import InvalidInput, SparkUnavailable
-from frazil.core.settings import Settings
-from frazil.log.storage import Storage
 from frazil.serve.logs import log_to_stderr, log_what_others_write
 
 if TYPE_CHECKING:
+    from frazil.core.settings import Settings
+    from frazil.log.storage import Storage
     from frazil.pipeline.mover import TickReport
 
 app = typer.Typer(no_args_is_help=True, help="Move rows from the log to the tables, and see how far they are.")

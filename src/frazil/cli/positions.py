@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
 
 from frazil.core.errors import InvalidInput
-from frazil.log.positions import Start
+
+if TYPE_CHECKING:
+    from frazil.log.positions import Start
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 

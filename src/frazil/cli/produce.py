@@ -12,23 +12,24 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
-import pyarrow as pa
 import typer
 
 from frazil.cli import options, output
 from frazil.cli.progress import bar
 from frazil.cli.server import Server, find_server
-from frazil.client.storage import connect
-from frazil.client.topic import RemoteTopic
 from frazil.core.errors import FrazilError, InvalidInput, MessageTooLarge
-from frazil.core.settings import MIB, WalSettings
-from frazil.log.publishing import Outgoing
-from frazil.log.topic import Topic
-from frazil.topics.opening import open_topics
 
-READ_BYTES = MIB
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from frazil.client.topic import RemoteTopic
+    from frazil.core.settings import WalSettings
+    from frazil.log.publishing import Outgoing
+    from frazil.log.topic import Topic
+
+READ_BYTES = 1024 * 1024
 BATCH_ROWS_MAX = 50_000
 _ROW_BYTES = 128
 """What a line is reckoned to cost besides its own bytes, so that a batch stays well within its limit."""
@@ -77,6 +78,8 @@ def _opened(
 ) -> Iterator[tuple[Topic | RemoteTopic, WalSettings]]:
     """The topic, and what it takes at once."""
     if server is not None:
+        from frazil.client.storage import connect
+
         with connect(server.flight()) as remote:
             target = remote.topic(topic, create=create)
             yield target, target.limits
@@ -84,6 +87,8 @@ def _opened(
     settings = options.settings_on_disk(data, config)
     if not create:
         options.check_exists(settings, topic)
+    from frazil.topics.opening import open_topics
+
     with open_topics(settings) as storage:
         yield storage.topic(topic, create=create), settings.wal
 
@@ -119,6 +124,8 @@ class _Maker:
         self.row_bytes = _ROW_BYTES + sum(len(text.encode(errors="replace")) for text in every)
 
     def messages(self, lines: list[bytes], first_line: int) -> list[Outgoing]:
+        from frazil.log.publishing import Outgoing
+
         if self._separator is None:
             return [Outgoing(line, self._key, self._attributes) for line in lines]
         made = []
@@ -130,6 +137,8 @@ class _Maker:
         return made
 
     def rows(self, lines: list[bytes], first_line: int, schema: pa.Schema) -> pa.RecordBatch:
+        import pyarrow as pa
+
         if self._key is not None or self._separator is not None or self._attributes:
             raise InvalidInput("a typed topic has columns, no keys or attributes")
         rows = []

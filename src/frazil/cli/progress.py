@@ -6,19 +6,12 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator
-
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+from typing import TYPE_CHECKING
 
 from frazil.cli.output import json_line, stderr_console
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 QUIET_SECONDS = 1.0
 TOLD_SECONDS = 0.5
@@ -27,10 +20,10 @@ TOLD_SECONDS = 0.5
 class Bar:
     """So much done of so much to do, bytes unless told otherwise. It appears once the work takes a while."""
 
-    def __init__(self, label: str, total: int | None, *columns: ProgressColumn) -> None:
+    def __init__(self, label: str, total: int | None, *, of_bytes: bool = True) -> None:
         self._label = label
         self._total = total
-        self._columns = columns or (DownloadColumn(binary_units=True), TransferSpeedColumn())
+        self._of_bytes = of_bytes
         self._done = 0
         self._started = time.monotonic()
         self._progress: Progress | None = None
@@ -40,7 +33,7 @@ class Bar:
         if self._progress is None:
             if time.monotonic() - self._started < QUIET_SECONDS or not sys.stderr.isatty():
                 return
-            self._progress = _progress(*self._columns)
+            self._progress = _progress(self._of_bytes)
             self._progress.start()
             self._task = self._progress.add_task(self._label, total=self._total)
         self._progress.update(self._task, completed=self._done)
@@ -80,19 +73,22 @@ def bar(label: str, total_bytes: int | None) -> Iterator[Bar]:
 @contextlib.contextmanager
 def counter(label: str, total: int | None) -> Iterator[Bar]:
     """The same for things that are counted."""
-    shown = Bar(label, total, MofNCompleteColumn())
+    shown = Bar(label, total, of_bytes=False)
     try:
         yield shown
     finally:
         shown.stop()
 
 
-def _progress(*columns: ProgressColumn) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        *columns,
-        TimeRemainingColumn(),
+def _progress(of_bytes: bool) -> Progress:
+    from rich import progress
+
+    amount = (progress.DownloadColumn(binary_units=True), progress.TransferSpeedColumn())
+    return progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        *(amount if of_bytes else (progress.MofNCompleteColumn(),)),
+        progress.TimeRemainingColumn(),
         console=stderr_console(),
         transient=True,
     )

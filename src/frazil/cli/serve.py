@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from frazil.cli import options
-from frazil.core.settings import Settings
+
+if TYPE_CHECKING:
+    from frazil.core.settings import Settings
 
 
 def serve(

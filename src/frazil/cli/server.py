@@ -5,21 +5,21 @@ What is given on the command line stands above the environment: `--data` beside 
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from frazil.cli.folder import settings_on_disk
 from frazil.core.error_forms import from_dict
 from frazil.core.errors import FrazilError, InvalidInput, ServerNeeded, ServerUnreachable, TryLater
 from frazil.core.names import TopicName
-from frazil.log.ownership import served_by
+
+if TYPE_CHECKING:
+    from urllib.request import OpenerDirector
 
 VARIABLE = "FRAZIL_SERVER"
 CALL_SECONDS_MAX = 60.0
@@ -36,6 +36,8 @@ def find_server(server: str | None, data: Path | None, config: Path | None) -> S
     named = named_server(server, data)
     if named is not None:
         return named
+    from frazil.log.ownership import served_by
+
     told = served_by(settings_on_disk(data, config))
     return None if told is None or "http" not in told else Server(told["http"], told.get("flight"))
 
@@ -66,7 +68,13 @@ class Server:
         self.address = address.rstrip("/")
         self._flight = flight
         self._call_seconds_max = call_seconds_max
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # straight to it
+
+    @cached_property
+    def _straight(self) -> OpenerDirector:
+        """Past any proxy."""
+        from urllib.request import ProxyHandler, build_opener
+
+        return build_opener(ProxyHandler({}))
 
     def flight(self) -> str:
         """The address of its Flight door."""
@@ -122,13 +130,17 @@ class Server:
         raise from_dict(told)
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, bytes]:
+        import http.client
+        import urllib.error
+        from urllib.request import Request
+
         headers = {"Accept": "application/json, text/plain"}
         data = None
         if body is not None:
             data, headers["Content-Type"] = json.dumps(body).encode(), "application/json"
-        request = urllib.request.Request(self.address + path, data, headers, method=method)  # noqa: S310 - http(s) only
+        request = Request(self.address + path, data, headers, method=method)  # noqa: S310 - http(s) only
         try:
-            with self._opener.open(request, timeout=self._call_seconds_max) as answer:
+            with self._straight.open(request, timeout=self._call_seconds_max) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
             with error:

@@ -9,18 +9,17 @@ import itertools
 import sys
 from collections.abc import Iterator
 from datetime import datetime, timezone
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import pyarrow as pa
 import typer
 
 from frazil.cli import formats, options, output
 from frazil.cli.server import named_server
 from frazil.cli.with_parent import end_with_stdin
-from frazil.client.asking import ask
-from frazil.client.connection import Connection
-from frazil.core.clock import SystemClock
 from frazil.core.errors import InvalidInput, LakeUnavailable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 ROWS_SHOWN = 1_000
 
@@ -47,6 +46,10 @@ def sql(
     time = _time(at)
     named = None if while_stdin else named_server(server, data)
     if named is not None:
+        from frazil.client.asking import ask
+        from frazil.client.connection import Connection
+        from frazil.core.clock import SystemClock
+
         with contextlib.closing(Connection(named.flight(), 0, SystemClock())) as connection:
             _print(Rows(*ask(connection, query, snapshot, at)), as_json, as_csv, as_arrow)
         return
@@ -83,6 +86,8 @@ def _print(answer: Rows, as_json: bool, as_csv: bool, as_arrow: bool) -> None:
 
 def _write_arrow(answer: Rows) -> None:
     """For a server, which hands it on. Values of an enum go as they are, not as numbers of a dictionary."""
+    import pyarrow as pa
+
     kinds = [(one, one.type.value_type if pa.types.is_dictionary(one.type) else one.type) for one in answer.schema]
     plain = pa.schema([field.with_type(kind) for field, kind in kinds])
     for field in plain:
@@ -136,4 +141,6 @@ def _cell(value: Any) -> Any:
 
 
 def _is_number(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))

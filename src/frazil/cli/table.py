@@ -22,9 +22,9 @@ from frazil.cli.with_parent import end_with_stdin
 from frazil.core.clock import SystemClock
 from frazil.core.errors import FrazilError, InvalidInput, LakeUnavailable
 from frazil.core.names import TopicName
-from frazil.core.settings import Settings
 
 if TYPE_CHECKING:
+    from frazil.core.settings import Settings
     from frazil.lake.tables import TableName
     from frazil.lake.upkeep import Upkeep
     from frazil.pipeline.maintenance import Maintenance

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from frazil.cli import options, output
 from frazil.cli.quantities import parse_bytes, parse_duration_ms
-from frazil.cli.schema_file import load_schema
 from frazil.cli.server import find_server, topic_path
-from frazil.core.columns import schema_as_text
 from frazil.core.disk import LocalDisk
 from frazil.core.errors import InvalidInput
 from frazil.core.names import TopicName
-from frazil.core.settings import RetentionSettings
-from frazil.log.survey import SUMMARY_FIELDS, describe_topic, summarize, topic_names
-from frazil.topics.opening import open_topics
+from frazil.log.folder import topic_names
+from frazil.log.summary import SUMMARY_FIELDS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from frazil.core.settings import RetentionSettings
 
 app = typer.Typer(no_args_is_help=True, help="List, describe, make and delete topics.")
 
@@ -44,6 +46,8 @@ def list_(
     if asked is not None:
         found, where = [_summary(one) for one in asked.all("/v1/topics")], asked.address
     else:
+        from frazil.log.survey import summarize
+
         settings = options.settings_on_disk(data, config)
         disk, folder = LocalDisk(), settings.log_folder
         found = [summarize(disk, folder, name).as_dict() for name in topic_names(disk, folder)]
@@ -95,6 +99,8 @@ def describe(
         one = _summary(asked.get(topic_path(topic)))
         kept = asked.get(topic_path(topic, "retention"))["effective"] if one["log_id"] and not as_json else {}
     else:
+        from frazil.log.survey import describe_topic
+
         settings = options.settings_on_disk(data, config)
         one = describe_topic(LocalDisk(), settings.log_folder, TopicName.parse(topic)).as_dict()
         kept = one["retention"] or settings.wal.retention.model_dump()
@@ -140,18 +146,20 @@ def create(
 ) -> None:
     """Make a topic."""
     TopicName.parse(topic)
-    columns = load_schema(schema) if schema is not None else None
+    columns = _columns_of(schema) if schema is not None else None
     kept = _retention(retention_age, retention_bytes, until_acked)
     asked = find_server(server, data, config)
     if asked is not None:
         body = {
             "topic": topic,
-            "arrow_schema": None if columns is None else schema_as_text(columns),
+            "arrow_schema": None if columns is None else _as_text(columns),
             "retention": None if kept is None else kept.model_dump(),
         }
         told = asked.post("/v1/topics", body)
         made = {name: told[name] for name in ("topic", "log_id", "typed")}
     else:
+        from frazil.topics.opening import open_topics
+
         with open_topics(options.settings_on_disk(data, config)) as storage:
             stats = storage.create_topic(topic, schema=columns, retention=kept).stats()
         made = {"topic": stats.topic, "log_id": stats.log_id, "typed": stats.typed}
@@ -194,6 +202,9 @@ def retention(
 def _own_retention(
     data: Path | None, config: Path | None, topic: str, wanted: RetentionSettings | None, *, change: bool
 ) -> dict[str, Any]:
+    from frazil.log.survey import describe_topic
+    from frazil.topics.opening import open_topics
+
     settings = options.settings_on_disk(data, config)
     name = TopicName.parse(topic)
     own = describe_topic(LocalDisk(), settings.log_folder, name).retention
@@ -226,6 +237,8 @@ def delete(
     if asked is not None:
         messages = asked.get(topic_path(topic))["messages"]
     else:
+        from frazil.log.survey import describe_topic
+
         settings = options.settings_on_disk(data, config)
         messages = describe_topic(LocalDisk(), settings.log_folder, TopicName.parse(topic)).messages
     if not yes:
@@ -234,6 +247,8 @@ def delete(
     if asked is not None:
         messages = asked.delete(topic_path(topic), force="true" if force else "false")["messages"]
     else:
+        from frazil.topics.opening import open_topics
+
         with open_topics(settings) as storage:
             storage.delete_topic(topic)
     if as_json:
@@ -247,6 +262,8 @@ def _retention(age: str | None, size: str | None, until_acked: bool) -> Retentio
         return None
     if until_acked and (age is not None or size is not None):
         raise InvalidInput("--retain-until-acked excludes --retention-age and --retention-bytes")
+    from frazil.core.settings import RetentionSettings
+
     return RetentionSettings(
         until_acked=until_acked,
         age_ms=parse_duration_ms(age, "--retention-age") if age is not None else None,
@@ -263,6 +280,18 @@ def _retention_pairs(kept: dict[str, Any]) -> list[tuple[str, Any]]:
         ("retention acks", "until everyone has acknowledged" if kept["until_acked"] else "-"),
         ("retention size", "no limit" if kept["bytes"] is None else output.bytes_shown(kept["bytes"])),
     ]
+
+
+def _columns_of(path: Path) -> pa.Schema:
+    from frazil.cli.schema_file import load_schema
+
+    return load_schema(path)
+
+
+def _as_text(columns: pa.Schema) -> str:
+    from frazil.core.columns import schema_as_text
+
+    return schema_as_text(columns)
 
 
 def _kind(one: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +15,9 @@ from frazil.cli.server import Server, find_server
 from frazil.cli.with_parent import end_with_stdin
 from frazil.core.errors import LakeUnavailable
 from frazil.core.names import TopicName
-from frazil.core.settings import Settings
+
+if TYPE_CHECKING:
+    from frazil.core.settings import Settings
 
 
 def verify(

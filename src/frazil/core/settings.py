@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from frazil.core.broker_settings import BrokerSettings
@@ -188,6 +187,8 @@ def load_settings(path: Path, environment: Mapping[str, str] | None = None) -> S
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InvalidSettings(f"cannot read {path}: {reason}", source=str(path)) from None
+    import yaml  # not for those without a file: it takes as long to import as all the checks here
+
     try:
         values = yaml.safe_load(text)
     except yaml.YAMLError as error:

@@ -1,7 +1,6 @@
 """Which topics a folder holds, what each is, and how far each is known to reach.
 
-    {log folder}/{namespace}/{topic}/topic.json          what the topic is
-    {log folder}/{namespace}/{topic}/{offset:020d}.wal   its segments
+    {log folder}/{namespace}/{topic}                     see `folder`
     {log folder}/~ends                                   offsets below which each log was durable
     {log folder}/~spare                                  room to write a record when the disk is full
     {log folder}/~trash/{random}                         topics being deleted
@@ -14,23 +13,22 @@ from __future__ import annotations
 import base64
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from frazil.core.disk import Disk, Entry
-from frazil.core.errors import CorruptLog, DiskFull, InvalidInput, InvalidName
+from frazil.core.disk import Disk
+from frazil.core.errors import CorruptLog, DiskFull, InvalidInput
 from frazil.core.names import TopicName
 from frazil.core.sequences import Sent
 from frazil.core.settings import RetentionSettings
+from frazil.log.folder import SUFFIX, TOPIC_FILE, topic_folder, walk_topics
 from frazil.log.records import read_record, write_record
-from frazil.log.segment import SUFFIX
 from frazil.log.spare import SpareRoom
 
-TOPIC_FILE = "topic.json"
 ENDS_FILE = "~ends"
 TRASH_FOLDER = "~trash"
 SPARE_FILE = "~spare"
@@ -206,33 +204,6 @@ class TopicRecorder:
 
     def record_epochs(self, epochs: Mapping[str, int]) -> None:
         self._catalog.update(self._name, lambda record: record.with_epochs(epochs))
-
-
-def topic_folder(folder: Path, name: TopicName) -> Path:
-    return folder / name.namespace / name.topic
-
-
-def walk_topics(disk: Disk, folder: Path) -> Iterator[tuple[TopicName, int]]:
-    """Every topic in a log folder and the bytes of its segments; only looks, so anyone may call it."""
-    for namespace in disk.list(folder):
-        if not namespace.is_folder or namespace.name.startswith("~"):
-            continue
-        for topic in _entries(disk, folder / namespace.name):
-            if topic.is_folder:
-                try:
-                    name = TopicName.parse(f"/{namespace.name}/{topic.name}")
-                except InvalidName:
-                    continue  # not ours: no topic can have this name
-                files = _entries(disk, topic_folder(folder, name))
-                if any(entry.name == TOPIC_FILE or entry.name.endswith(SUFFIX) for entry in files):
-                    yield name, sum(entry.size_bytes for entry in files if entry.name.endswith(SUFFIX))
-
-
-def _entries(disk: Disk, folder: Path) -> list[Entry]:
-    try:
-        return disk.list(folder)
-    except FileNotFoundError:
-        return []  # deleted by its owner while we looked
 
 
 def read_topic_record(disk: Disk, folder: Path, name: TopicName) -> TopicRecord:

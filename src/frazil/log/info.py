@@ -12,10 +12,10 @@ from frazil.core.disk import Disk
 from frazil.core.errors import CorruptLog, FrazilError, TopicNotFound
 from frazil.core.names import TopicName
 from frazil.core.rows import stored_schema
-from frazil.log.catalog import topic_folder
+from frazil.log.folder import topic_folder, topic_names
 from frazil.log.recovery import list_segments
 from frazil.log.storage import Storage
-from frazil.log.survey import summarize, topic_names
+from frazil.log.survey import summarize
 
 _log = logging.getLogger("frazil.log")
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 from frazil.core.disk import Disk, File
 from frazil.core.errors import CorruptLog
 from frazil.core.settings import SyncMode
+from frazil.log.folder import SUFFIX
 from frazil.log.format import (
     MARK_BYTES,
     BadFrame,
@@ -36,7 +37,7 @@ from frazil.log.format import (
 )
 from frazil.log.producers import BadProducers, Producers, sent_from_text
 from frazil.log.records import needs_room, write_new
-from frazil.log.segment import SUFFIX, Segment
+from frazil.log.segment import Segment
 from frazil.log.segment_reader import FrameStream, append_times_us
 
 TORN_SUFFIX = ".torn"

@@ -18,9 +18,10 @@ from frazil.core.errors import CorruptLog, TopicNotFound
 from frazil.core.names import TopicName
 from frazil.core.rows import ENVELOPE, stored_schema
 from frazil.core.settings import SyncMode
-from frazil.log.catalog import ENDS_FILE, TOPIC_FILE, TopicRecord, read_topic_record, topic_folder
+from frazil.log.catalog import ENDS_FILE, TopicRecord, read_topic_record
 from frazil.log.check import CUT_SUFFIX, first_log_id, read_ends
 from frazil.log.examine import Examined, Flaw, examine_segments
+from frazil.log.folder import TOPIC_FILE, topic_folder
 from frazil.log.format import SegmentHead, find_frames, unpack_batch
 from frazil.log.recovery import check_beginning, list_segments, unused_name
 from frazil.log.segment import Segment

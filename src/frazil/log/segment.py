@@ -13,9 +13,9 @@ from frazil.core.disk import NO_ROOM, Disk, File
 from frazil.core.errors import DiskBudgetExceeded
 from frazil.core.settings import KIB, MIB
 from frazil.log.budget import DiskBudget
+from frazil.log.folder import SUFFIX
 from frazil.log.format import HEADER_BYTES, MARK_BYTES, SegmentHead, pack_head, pack_header, pack_mark
 
-SUFFIX = ".wal"
 NEW_SUFFIX = ".new"
 INDEX_STEP_BYTES = 256 * KIB
 

@@ -6,62 +6,22 @@ An owner may be writing meanwhile; what is told is then true of a moment that ha
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import pyarrow as pa
 
 from frazil.core.disk import Disk, File
 from frazil.core.errors import CorruptLog, TopicNotFound
 from frazil.core.names import TopicName
-from frazil.core.settings import RetentionSettings
-from frazil.log.catalog import read_topic_record, topic_folder, walk_topics
+from frazil.log.catalog import read_topic_record
+from frazil.log.folder import topic_folder, topic_names
 from frazil.log.format import BadFrame, Frame, SegmentHead, unpack_batch, unpack_head
 from frazil.log.recovery import list_segments, scan_segment
 from frazil.log.segment import Segment
 from frazil.log.segment_reader import FrameStream, SegmentReader, append_times_us
+from frazil.log.summary import TopicSummary
 
 _BEHIND_ALL = 2**63 - 1
 _LOOKS_MAX = 5
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSummary:
-    """A topic from its files. What cannot be read is None, and `problem` says why."""
-
-    topic: str
-    log_id: str | None
-    typed: bool | None
-    messages: int | None
-    first_offset: int
-    end: int | None
-    segments: int
-    bytes: int
-    created_us: int | None
-    schema: pa.Schema | None
-    retention: RetentionSettings | None
-    problem: str | None
-
-    def as_dict(self) -> dict[str, Any]:
-        columns = None if self.schema is None else [_column(field) for field in self.schema]
-        retention = None if self.retention is None else self.retention.model_dump()
-        return {**asdict(self), "schema": columns, "retention": retention}
-
-
-SUMMARY_FIELDS = tuple(field.name for field in fields(TopicSummary))
-
-
-def _column(field: pa.Field) -> dict[str, Any]:
-    return {"name": field.name, "type": str(field.type), "nullable": field.nullable}
-
-
-def topic_names(disk: Disk, folder: Path) -> list[TopicName]:
-    """The topics of a log folder, sorted; none where there is no folder yet."""
-    try:
-        return sorted(name for name, _ in walk_topics(disk, folder))
-    except FileNotFoundError:
-        return []
 
 
 def describe_topic(disk: Disk, folder: Path, name: TopicName) -> TopicSummary:

@@ -21,7 +21,6 @@ from frazil.core.errors import FrazilError, InvalidSettings, ListenFailed
 from frazil.core.settings import HttpSettings, Settings
 from frazil.log.ownership import told_where
 from frazil.pipeline.requirements import missing_part
-from frazil.serve.broker_doors import BrokerDoors
 from frazil.serve.flight import FlightDoor
 from frazil.serve.http import make_app
 from frazil.serve.logs import log_to_stderr
@@ -35,6 +34,9 @@ from frazil.topics.floor import TableFloor
 from frazil.topics.opening import open_topics
 
 if TYPE_CHECKING:
+    from frazil.log.storage import Storage
+    from frazil.serve.broker_doors import BrokerDoors
+    from frazil.serve.danube import Publish
     from frazil.serve.traces import Traces
 
 STOP_SECONDS_MAX = 5
@@ -77,7 +79,7 @@ def serve_until_stopped(
                 running.callback(moving.stop)
 
         publish = BrokerTopic.publish if traces is None else traces.publish
-        broker = BrokerDoors(storage, settings, publish) if settings.broker.enabled else None
+        broker = _broker(storage, settings, publish)
         movers = MoverActions(settings, SystemClock(), None if traces is None else traces.told)
         flight = FlightDoor(
             storage,
@@ -123,6 +125,15 @@ def _mover(command: Sequence[str] | None) -> MoverProcess | None:
         _log.error("rows are not moved to tables: %s", missing)
         return None
     return MoverProcess(command, SystemClock())
+
+
+def _broker(storage: Storage, settings: Settings, publish: Publish) -> BrokerDoors | None:
+    """gRPC and the messages of Danube are imported only by those who want its clients."""
+    if not settings.broker.enabled:
+        return None
+    from frazil.serve.broker_doors import BrokerDoors
+
+    return BrokerDoors(storage, settings, publish)
 
 
 def _traces(settings: Settings) -> AbstractContextManager[Traces | None]:

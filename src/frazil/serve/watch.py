@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from prometheus_client.registry import Collector
 
 from frazil.core.clock import Clock
 from frazil.log.storage import Storage
-from frazil.serve.broker_doors import BrokerDoors
 from frazil.serve.flight import FlightDoor
 from frazil.serve.metrics_broker import BrokerCollector
 from frazil.serve.metrics_flight import FlightCollector
@@ -14,6 +15,9 @@ from frazil.serve.metrics_tables import TablesCollector
 from frazil.serve.readiness import MissedObjectives
 from frazil.topics.floor import ToldStatus
 from frazil.topics.freshness import Freshness
+
+if TYPE_CHECKING:
+    from frazil.serve.broker_doors import BrokerDoors
 
 
 class Watch:

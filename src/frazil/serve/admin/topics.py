@@ -24,7 +24,7 @@ from frazil.core.errors import (
 from frazil.core.names import TopicName
 from frazil.core.settings import RetentionSettings
 from frazil.log.storage import Storage
-from frazil.log.survey import TopicSummary as Summary
+from frazil.log.summary import TopicSummary as Summary
 from frazil.log.survey import summarize
 from frazil.log.topic import TopicStats
 from frazil.serve.admin.models import (

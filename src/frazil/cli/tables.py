@@ -1,0 +1,27 @@
+"""Tables as rich draws them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+
+class _Out(Console):
+    def on_broken_pipe(self) -> None:
+        """The caller decides what a reader that went away means; rich would end the process as failed."""
+        raise BrokenPipeError
+
+
+def print_cells(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    out = _Out(highlight=False)
+    if not out.is_terminal:
+        out = _Out(highlight=False, width=4096)
+    out.print(table)

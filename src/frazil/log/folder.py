@@ -1,0 +1,54 @@
+"""Which topics a log folder holds, told by the names of its files alone: nothing is opened, locked or made.
+
+    {log folder}/{namespace}/{topic}/topic.json          what the topic is
+    {log folder}/{namespace}/{topic}/{offset:020d}.wal   its segments
+
+Shells that complete a name ask here, so this module needs nothing that takes long to import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from frazil.core.disk import Disk, Entry
+from frazil.core.errors import InvalidName
+from frazil.core.names import TopicName
+
+TOPIC_FILE = "topic.json"
+SUFFIX = ".wal"
+
+
+def topic_folder(folder: Path, name: TopicName) -> Path:
+    return folder / name.namespace / name.topic
+
+
+def topic_names(disk: Disk, folder: Path) -> list[TopicName]:
+    """The topics of a log folder, sorted; none where there is no folder yet."""
+    try:
+        return sorted(name for name, _ in walk_topics(disk, folder))
+    except FileNotFoundError:
+        return []
+
+
+def walk_topics(disk: Disk, folder: Path) -> Iterator[tuple[TopicName, int]]:
+    """Every topic in a log folder and the bytes of its segments; only looks, so anyone may call it."""
+    for namespace in disk.list(folder):
+        if not namespace.is_folder or namespace.name.startswith("~"):
+            continue
+        for topic in _entries(disk, folder / namespace.name):
+            if topic.is_folder:
+                try:
+                    name = TopicName.parse(f"/{namespace.name}/{topic.name}")
+                except InvalidName:
+                    continue  # not ours: no topic can have this name
+                files = _entries(disk, topic_folder(folder, name))
+                if any(entry.name == TOPIC_FILE or entry.name.endswith(SUFFIX) for entry in files):
+                    yield name, sum(entry.size_bytes for entry in files if entry.name.endswith(SUFFIX))
+
+
+def _entries(disk: Disk, folder: Path) -> list[Entry]:
+    try:
+        return disk.list(folder)
+    except FileNotFoundError:
+        return []  # deleted by its owner while we looked

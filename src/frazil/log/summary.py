@@ -1,0 +1,41 @@
+"""What is told of a topic in a list of them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # a verb that asks a server has these fields from it, and needs no Arrow
+    import pyarrow as pa
+
+    from frazil.core.settings import RetentionSettings
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSummary:
+    """A topic from its files. What cannot be read is None, and `problem` says why."""
+
+    topic: str
+    log_id: str | None
+    typed: bool | None
+    messages: int | None
+    first_offset: int
+    end: int | None
+    segments: int
+    bytes: int
+    created_us: int | None
+    schema: pa.Schema | None
+    retention: RetentionSettings | None
+    problem: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        columns = None if self.schema is None else [_column(field) for field in self.schema]
+        retention = None if self.retention is None else self.retention.model_dump()
+        return {**asdict(self), "schema": columns, "retention": retention}
+
+
+SUMMARY_FIELDS = tuple(field.name for field in fields(TopicSummary))
+
+
+def _column(field: pa.Field) -> dict[str, Any]:
+    return {"name": field.name, "type": str(field.type), "nullable": field.nullable}
