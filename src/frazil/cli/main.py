@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 import typer.main
 
+import frazil
 from frazil.cli import output
 from frazil.cli.verbs import Verbs
 from frazil.core.errors import (
@@ -34,8 +36,18 @@ from frazil.core.errors import (
 app = typer.Typer(name="frazil", cls=Verbs, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"frazil {frazil.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _all_verbs() -> None:
+def _all_verbs(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
     """Frazil: a streaming log whose history is an Apache Iceberg table."""
 
 

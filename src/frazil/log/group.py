@@ -10,7 +10,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -30,6 +30,7 @@ Notify = Callable[["Part"], None]
 
 MessageRow = tuple[bytes, bytes | None, list[tuple[str, str]] | None, Origin | None]
 """Payload, key, attributes, and where it comes from, if that was said."""
+Rows: TypeAlias = "pa.RecordBatch | list[MessageRow]"
 
 
 class Part:
@@ -49,11 +50,11 @@ class Part:
         "tokens",
     )
 
-    def __init__(self, notify: Notify | None, batch: pa.RecordBatch | None = None, size_bytes: int = 0) -> None:
+    def __init__(self, notify: Notify | None, rows: Rows | None = None, size_bytes: int = 0) -> None:
         self.notify = notify
-        self.batch = batch
+        self.batch: pa.RecordBatch | None = None if isinstance(rows, list) else rows
         self.size_bytes = size_bytes
-        self.messages: list[MessageRow] = []
+        self.messages: list[MessageRow] = rows if isinstance(rows, list) else []
         self.tokens: list[Any] = []
         self.first_offset = -1
         self.error: FrazilError | None = None
@@ -103,13 +104,8 @@ class SentPart(Part):
 
     __slots__ = ("_echoes", "sent")
 
-    def __init__(
-        self, notify: Notify | None, rows: pa.RecordBatch | list[MessageRow], size_bytes: int, sent: Sent
-    ) -> None:
-        few = rows if isinstance(rows, list) else None
-        super().__init__(notify, rows if few is None else None, size_bytes + len(sent.producer.encode()) + _SENT_BYTES)
-        if few is not None:
-            self.messages = few
+    def __init__(self, notify: Notify | None, rows: Rows, size_bytes: int, sent: Sent) -> None:
+        super().__init__(notify, rows, size_bytes + len(sent.producer.encode()) + _SENT_BYTES)
         self.sent = sent
         self._echoes: list[Part] = []
 

@@ -150,7 +150,7 @@ class Topic:
         """The same for a few messages of a client, published at that time of its clock."""
         self.check_is_message_topic()
         messages, size = few_messages(self._context.settings, rows, time_us)
-        self._log.begin_few(messages, size, notify, token, sent)
+        self._log.begin_batch(messages, size, notify, token, sent)
 
     @property
     def log(self) -> TopicLog:

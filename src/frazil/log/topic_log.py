@@ -29,7 +29,7 @@ from frazil.log.catalog import TopicRecorder
 from frazil.log.context import LogContext
 from frazil.log.encoding import encoded
 from frazil.log.format import SegmentHead
-from frazil.log.group import GroupQueue, MessageRow, Notify, Part, SentPart
+from frazil.log.group import GroupQueue, MessageRow, Notify, Part, Rows, SentPart
 from frazil.log.history import History
 from frazil.log.records import room_can_wait
 from frazil.log.recovery import Recovered, Torn
@@ -150,17 +150,8 @@ class TopicLog:
             self._committing = True
         self.commit_in_pool()
 
-    def begin_batch(
-        self, batch: pa.RecordBatch, size: int, notify: Notify, token: object, sent: Sent | None = None
-    ) -> None:
-        part = Part(notify, batch, size) if sent is None else SentPart(notify, batch, size, sent)
-        part.tokens.append(token)
-        if self._add(part):
-            self.commit_in_pool()
-
-    def begin_few(self, messages: list[MessageRow], size: int, notify: Notify, token: object, sent: Sent) -> None:
-        """A few checked messages that their producer numbered, as one batch."""
-        part = SentPart(notify, messages, size, sent)
+    def begin_batch(self, rows: Rows, size: int, notify: Notify, token: object, sent: Sent | None = None) -> None:
+        part = Part(notify, rows, size) if sent is None else SentPart(notify, rows, size, sent)
         part.tokens.append(token)
         if self._add(part):
             self.commit_in_pool()

@@ -339,3 +339,8 @@ def test_the_folder_of_a_flag_beats_the_environment_and_that_the_file(
     assert resolve_settings(tmp_path / "of-flag").wal.committers == 2
     monkeypatch.delenv("FRAZIL_DATA")
     assert resolve_settings().data == tmp_path / "of-file"
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"frazil {frazil.__version__}\n"
