@@ -46,6 +46,10 @@ class Few(NamedTuple):
     time_us: int
 
 
+Given = Few | Received | bytes
+"""A batch as it was received: a few messages, an Arrow batch, or the Arrow message that pieces were put together to."""
+
+
 def noted(data: Received) -> tuple[Note, memoryview]:
     """The note, and what follows it."""
     line, following = parted(data.note)

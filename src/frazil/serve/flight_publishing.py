@@ -32,7 +32,7 @@ from frazil.log.publishing import check_safe
 from frazil.log.storage import Storage
 from frazil.log.topic import Topic
 from frazil.serve.flight_calls import Calls, Context, as_json, checked
-from frazil.serve.flight_notes import Few, Note, Room, assembled, check_size, few, noted
+from frazil.serve.flight_notes import Few, Given, Note, Room, assembled, check_size, few, noted
 from frazil.serve.flight_pb2 import PutResult
 from frazil.serve.flight_wire import Received, received_batch, received_schema
 from frazil.serve.movers import parsed
@@ -225,7 +225,7 @@ class _Stream:
             await self._room.wait()
         await self._publishing.has_room()
 
-    async def _given(self, data: Received, note: Note, following: memoryview, put: _Put) -> Few | Received | bytes:
+    async def _given(self, data: Received, note: Note, following: memoryview, put: _Put) -> Given:
         if note.rows is not None:
             return few(note, following, self._publishing.settings)
         if note.bytes is None:
@@ -237,14 +237,14 @@ class _Stream:
             put.size_bytes = len(message)
         return message
 
-    async def _check(self, given: Few | Received | bytes) -> None:
+    async def _check(self, given: Given) -> None:
         """By the schema that the topic has in the registry, if it has one: then each message is looked at."""
         checks, name = self._publishing.checks, self._topic.name
         if checks is None or self._topic.schema is not None or checks.passes_all(name):
             return
         await checks.check_all(name, lambda: _messages(given, self._schema, self._publishing.settings))
 
-    async def _begin(self, given: Few | Received | bytes, put: _Put) -> None:
+    async def _begin(self, given: Given, put: _Put) -> None:
         """In the log's queue, or an error that says why not; a queue that is full is waited for."""
         waited = 0.0
         while True:
@@ -262,14 +262,14 @@ class _Stream:
             else:
                 return
 
-    async def _begin_in_thread(self, given: Few | Received | bytes, put: _Put) -> None:
+    async def _begin_in_thread(self, given: Given, put: _Put) -> None:
         work = asyncio.ensure_future(self._publishing.calls.blocking(self._begin_now, given, put))
         try:
             await asyncio.shield(work)
         finally:
             await asyncio.wait([work])  # whoever ends the stream must know whether it was begun
 
-    def _begin_now(self, given: Few | Received | bytes, put: _Put) -> None:
+    def _begin_now(self, given: Given, put: _Put) -> None:
         sent = Sent(self._producer, self._epoch, put.sequence)
         settled = self._publishing.settled
         traced = self._publishing.traces is not None
@@ -324,7 +324,7 @@ def _as_told(state: ProducerState) -> dict[str, Any]:
 
 
 def _messages(
-    given: Few | Received | bytes, schema: pa.Schema, limits: FlightSettings
+    given: Given, schema: pa.Schema, limits: FlightSettings
 ) -> Iterable[tuple[bytes, int | None, int | None]]:
     """Payload, id and version of the schema that each names. Of what is no message, whoever takes it says why."""
     if isinstance(given, Few):
