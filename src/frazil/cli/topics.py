@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from frazil.broker.deleting import delete_with_records
 from frazil.cli import options, output
 from frazil.cli.quantities import parse_bytes, parse_duration_ms
 from frazil.cli.schema_file import load_schema
@@ -235,7 +236,7 @@ def delete(
         messages = asked.delete(topic_path(topic), force="true" if force else "false")["messages"]
     else:
         with open_topics(settings) as storage:
-            storage.delete_topic(topic)
+            delete_with_records(storage, topic, force=force)
     if as_json:
         output.print_json({"topic": topic, "deleted": True, "messages": messages})
     else:
