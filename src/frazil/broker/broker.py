@@ -298,6 +298,10 @@ class Broker:
         """Connected or not: it is asked for before the stream is opened, and while it is opened anew."""
         return not self._closing and number in self._consumers
 
+    def has_forgotten(self, number: int) -> bool:
+        """Of a consumer that was there: it went with its subscription, or its topic."""
+        return number not in self._consumers
+
     def subscription(self, topic: str, name: str) -> Subscription | LiveSubscription:
         """For answers, which name no consumer."""
         self._check_open()
