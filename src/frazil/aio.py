@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,10 +19,13 @@ import pyarrow as pa
 
 from frazil.client.aio import RemoteStorage, RemoteSubscription, RemoteTopic, connect
 from frazil.core.errors import Closed
+from frazil.core.offsets import OffsetRange
 from frazil.core.rows import Message, to_messages
+from frazil.core.sequences import ProducerState, Sent
 from frazil.core.settings import Settings
 from frazil.log.awaited import AwaitedStorage, AwaitedTopic
 from frazil.log.positions import Start, needs_lookup
+from frazil.log.publishing import Outgoing
 from frazil.log.reader import BatchReader
 from frazil.log.storage import Storage as _Storage
 from frazil.log.topic import Topic as _Topic
@@ -63,6 +66,27 @@ class Storage(AwaitedStorage[_Topic, "Topic"]):
 
 
 class Topic(AwaitedTopic[_Topic]):
+    async def publish_many(
+        self, messages: Iterable[bytes | str | Outgoing] | pa.RecordBatch, *, sent: Sent | None = None
+    ) -> OffsetRange:
+        """Append all or nothing, as one batch, and return its offsets once it is durable.
+
+        With `sent` the batch is numbered by its producer: the same one sent again is not stored again, and gets the
+        same offsets.
+        """
+        future: asyncio.Future[int] = self._loop.create_future()
+        count = self._topic.begin_publish_many(messages, self._notify, future, sent)
+        first = await future
+        return OffsetRange(first, first + count)
+
+    async def open_producer(self, name: str) -> ProducerState:
+        """Take the name of a producer, durably, and learn where it stands; clients that had it are refused."""
+        return await asyncio.to_thread(self._topic.open_producer, name)
+
+    async def producer_state(self, name: str) -> ProducerState | None:
+        """What is remembered of a producer; None if it is not known, or no longer."""
+        return self._topic.producer_state(name)
+
     def read_batches(
         self, start: Start = "earliest", *, end: int | None = None, follow: bool = False
     ) -> AsyncIterator[pa.RecordBatch]:

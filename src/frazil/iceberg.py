@@ -33,6 +33,7 @@ from frazil.core.errors import InvalidInput, InvalidName, InvalidSettings, Spark
 from frazil.core.names import TopicName
 from frazil.core.offsets import OffsetRange
 from frazil.core.rows import Message
+from frazil.core.sequences import ProducerState, Sent
 from frazil.core.settings import Settings, settings_of
 from frazil.lake.look import TableLook, TableState
 from frazil.lake.tables import table_of
@@ -130,11 +131,20 @@ class IcebergStorage:
         """Make the topic if it is not there. Storing to it does so too."""
         await self._topic(topic, schema=schema)
 
-    async def store(self, topic: str, messages: Iterable[bytes | str | Outgoing] | pa.RecordBatch) -> OffsetRange:
-        """Append all or nothing, and return the offsets once they are durable in the log."""
-        return await (await self._topic(topic)).publish_many(messages)
+    async def store(
+        self, topic: str, messages: Iterable[bytes | str | Outgoing] | pa.RecordBatch, *, sent: Sent | None = None
+    ) -> OffsetRange:
+        """Append all or nothing, and return the offsets once they are durable in the log.
+
+        With `sent`, sent again after a lost answer, they are stored once; see `open_producer`.
+        """
+        return await (await self._topic(topic)).publish_many(messages, sent=sent)
 
     store_messages = store
+
+    async def open_producer(self, topic: str, name: str) -> ProducerState:
+        """Take the name of a producer, durably, and learn where it stands; clients that had it are refused."""
+        return await (await self._topic(topic)).open_producer(name)
 
     async def get_topic_stats(self, topic: str) -> TierStats:
         return await asyncio.to_thread(self._stats, _name(topic))

@@ -65,6 +65,18 @@ def test_without_a_mover_flush_tells_how_far_the_table_is(tmp_path: Path) -> Non
     asyncio.run(run())
 
 
+def test_a_batch_sent_again_is_stored_once(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with await IcebergStorage.create(tmp_path, mover=False) as storage:
+            till = await storage.open_producer("orders", "till 7")
+            sent = frazil.Sent("till 7", till.epoch, till.next_sequence)
+            first = await storage.store("orders", [b"tea"], sent=sent)
+            assert await storage.store_messages("orders", [b"tea"], sent=sent) == first
+            assert (await storage.get_topic_stats("orders")).message_count == 1
+
+    asyncio.run(run())
+
+
 def test_each_reader_has_its_own_start_and_pace(tmp_path: Path) -> None:
     async def run() -> None:
         async with await IcebergStorage.create(tmp_path, mover=False) as storage:

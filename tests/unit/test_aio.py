@@ -36,6 +36,27 @@ def test_many_tasks_get_their_own_offsets_and_read_back_what_they_sent(tmp_path:
     asyncio.run(run())
 
 
+def test_a_batch_that_its_producer_numbered_is_stored_once(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with await frazil.aio.open(tmp_path) as storage:
+            topic = await storage.topic("/default/numbered")
+            assert await topic.producer_state("till 7") is None
+            till = await topic.open_producer("till 7")
+            sent = frazil.Sent("till 7", till.epoch, till.next_sequence)
+            both = await asyncio.gather(*(topic.publish_many(["rye", "plum"], sent=sent) for _ in range(2)))
+            assert both == [frazil.OffsetRange(0, 2)] * 2
+            assert await topic.publish_many(["rye", "plum"], sent=sent) == both[0]
+            assert (await topic.stats()).end == 2
+            state = await topic.producer_state("till 7")
+            assert state is not None
+            assert state.next_sequence == 2
+            await topic.open_producer("till 7")
+            with pytest.raises(frazil.ProducerFenced):
+                await topic.publish_many(["jam"], sent=frazil.Sent("till 7", till.epoch, 2))
+
+    asyncio.run(run())
+
+
 def test_tasks_and_threads_share_a_topic(tmp_path: Path) -> None:
     async def run() -> None:
         async with await frazil.aio.open(tmp_path) as storage:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from frazil.broker.choice import Kind
 from frazil.broker.consumer import Consumer, Stream
@@ -80,8 +81,17 @@ class _Place:
 class Broker:
     """Made and used on one event loop: `await start()` first, `await close()` last."""
 
-    def __init__(self, storage: Storage, meta: MetaStore, settings: BrokerSettings, clock: Clock) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        meta: MetaStore,
+        settings: BrokerSettings,
+        clock: Clock,
+        on_deleted: Callable[[TopicName], None] = lambda _: None,
+    ) -> None:
+        """`on_deleted` is called, in a thread, before what is stored of a topic goes: something else may go first."""
         self._storage = storage
+        self._on_deleted = on_deleted
         self._records = Records(meta)
         self._rules = DeliveryRules.of(settings)
         self._clock = clock
@@ -100,6 +110,7 @@ class Broker:
             parsed = TopicName(namespace, topic)
             try:
                 self._topics[parsed] = await self._opened(parsed, bool(value["reliable"]))
+                await self._introduce(self._topics[parsed], value)
             except FrazilError as error:
                 _log.error("%s: its producers and subscriptions wait until it can be opened: %s", parsed, error)
         for (namespace, topic, producer), value in (await self._records.list(PRODUCERS)).items():
@@ -177,7 +188,7 @@ class Broker:
             if topic is None:
                 self._check_partitioning(name)
                 topic = await self._opened(name, reliable, create=True)
-                await self._records.put(topic_key(TOPICS, name), {"reliable": reliable})
+                await self._introduce(topic, await self._records.get(topic_key(TOPICS, name)))
                 self._topics[name] = topic
         if topic.reliable is not reliable:
             have, want = (("reliable" if each else "non-reliable") for each in (topic.reliable, reliable))
@@ -196,6 +207,20 @@ class Broker:
         if log is not None:
             log.check_is_message_topic()
         return BrokerTopic(name, log)
+
+    async def _introduce(self, topic: BrokerTopic, known: dict[str, Any] | None) -> None:
+        """With what is stored of its name: what is of another log, which was deleted without us, is forgotten."""
+        log_id = topic.feed.topic.log.log_id if topic.feed is not None else None
+        if known is not None and known.get("log_id") not in (None, log_id):
+            _log.warning("%s was deleted and made again: what is known of the old one is forgotten", topic.name)
+            await self._forget(topic.name)
+        value = {"reliable": topic.reliable, "log_id": log_id}
+        if value != known:
+            await self._records.put(topic_key(TOPICS, topic.name), value)
+
+    async def _forget(self, name: TopicName) -> None:
+        await asyncio.to_thread(self._on_deleted, name)
+        await self._records.delete_topic(name)
 
     # --- producers
 
@@ -272,6 +297,10 @@ class Broker:
     def has_consumer(self, number: int) -> bool:
         """Connected or not: it is asked for before the stream is opened, and while it is opened anew."""
         return not self._closing and number in self._consumers
+
+    def has_forgotten(self, number: int) -> bool:
+        """Of a consumer that was there: it went with its subscription, or its topic."""
+        return number not in self._consumers
 
     def subscription(self, topic: str, name: str) -> Subscription | LiveSubscription:
         """For answers, which name no consumer."""
@@ -361,8 +390,9 @@ class Broker:
             if reliable:
                 await asyncio.to_thread(create_logs, self._storage, names, retention)
             for name in names:
-                await self._records.put(topic_key(TOPICS, name), {"reliable": reliable})
-                self._topics[name] = await self._opened(name, reliable)
+                topic = await self._opened(name, reliable)
+                await self._introduce(topic, await self._records.get(topic_key(TOPICS, name)))
+                self._topics[name] = topic
 
     async def delete_topic(self, name: TopicName, *, force: bool) -> None:
         """With everything that is known of it. What is stored goes before the log: a cursor never outlives it."""
@@ -379,7 +409,7 @@ class Broker:
                     del self._producers[producer.id]
                 del self._topics[name]
                 await topic.close()
-            await self._records.delete_topic(name)
+            await self._forget(name)
             if topic is None or topic.reliable:
                 await asyncio.to_thread(self._storage.delete_topic, str(name))
 

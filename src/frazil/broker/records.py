@@ -1,7 +1,7 @@
 """What the broker must still know after a restart, in the metadata store: topics, producers, subscriptions, consumers
 and how far each subscription is.
 
-    /broker/topics/{namespace}/{topic}                                            {"reliable"}
+    /broker/topics/{namespace}/{topic}                                            {"reliable", "log_id"}
     /broker/producers/{namespace}/{topic}/{producer}                              {"id"}
     /broker/subscriptions/{namespace}/{topic}/{subscription}                      {"kind"}
     /broker/consumers/{namespace}/{topic}/{subscription}/{consumer}               {"id", "key_filters"}
@@ -53,7 +53,7 @@ class Records:
         return None if found is None else json.loads(found.value)
 
     async def delete(self, key: str) -> None:
-        await self._run(lambda: self._delete(key))
+        await self._run(lambda: _delete(self._meta, key))
 
     async def list(self, prefix: str) -> dict[tuple[str, ...], dict[str, Any]]:
         """By the names that follow the prefix."""
@@ -62,16 +62,14 @@ class Records:
 
     async def users(self, topic: TopicName) -> tuple[int, int]:
         """How many subscriptions and producers it has, also if it can't be opened."""
-        subscriptions = await self._run(lambda: self._meta.list(topic_key(SUBSCRIPTIONS, topic) + "/"))
-        producers = await self._run(lambda: self._meta.list(topic_key(PRODUCERS, topic) + "/"))
-        return len(subscriptions), len(producers)
+        return await self._run(lambda: users_of(self._meta, topic))
 
     async def delete_subscription(self, topic: TopicName, subscription: str) -> None:
         await self._run(lambda: self._delete_subscription(topic, subscription))
 
     async def delete_topic(self, topic: TopicName) -> None:
         """All that is stored of it, whatever that is."""
-        await self._run(lambda: self._delete_topic(topic))
+        await self._run(lambda: forget_topic(self._meta, topic))
 
     def close(self) -> None:
         self._thread.shutdown()
@@ -83,26 +81,36 @@ class Records:
         put(self._meta, key, json.dumps(value).encode())
 
     def _delete_subscription(self, topic: TopicName, subscription: str) -> None:
-        self._delete_below(topic_key(CONSUMERS, topic, subscription) + "/")
-        self._delete(topic_key(SUBSCRIPTIONS, topic, subscription))
-        self._delete(progress_key(subscription, topic))
+        _delete_below(self._meta, topic_key(CONSUMERS, topic, subscription) + "/")
+        _delete(self._meta, topic_key(SUBSCRIPTIONS, topic, subscription))
+        _delete(self._meta, progress_key(subscription, topic))
 
-    def _delete_topic(self, topic: TopicName) -> None:
-        for prefix in (CONSUMERS, SUBSCRIPTIONS, PRODUCERS):
-            self._delete_below(topic_key(prefix, topic) + "/")
-        for entry in self._meta.list(PROGRESS):
-            if entry.key.endswith(str(topic)):
-                self._delete(entry.key)
-        self._delete(topic_key(TOPICS, topic))
 
-    def _delete_below(self, prefix: str) -> None:
-        for entry in self._meta.list(prefix):
-            self._delete(entry.key)
+def users_of(meta: MetaStore, topic: TopicName) -> tuple[int, int]:
+    """How many subscriptions and producers are stored of it."""
+    subscriptions = meta.list(topic_key(SUBSCRIPTIONS, topic) + "/")
+    return len(subscriptions), len(meta.list(topic_key(PRODUCERS, topic) + "/"))
 
-    def _delete(self, key: str) -> None:
-        while (found := self._meta.get(key)) is not None:
-            if self._meta.delete(key, found.revision):
-                return
+
+def forget_topic(meta: MetaStore, topic: TopicName) -> None:
+    """All that is stored of it. What says that there is anything goes last: cut short, it can be done again."""
+    for prefix in (CONSUMERS, SUBSCRIPTIONS, PRODUCERS):
+        _delete_below(meta, topic_key(prefix, topic) + "/")
+    for entry in meta.list(PROGRESS):
+        if entry.key.endswith(str(topic)):
+            _delete(meta, entry.key)
+    _delete(meta, topic_key(TOPICS, topic))
+
+
+def _delete_below(meta: MetaStore, prefix: str) -> None:
+    for entry in meta.list(prefix):
+        _delete(meta, entry.key)
+
+
+def _delete(meta: MetaStore, key: str) -> None:
+    while (found := meta.get(key)) is not None:
+        if meta.delete(key, found.revision):
+            return
 
 
 def topic_key(prefix: str, topic: TopicName, *names: str) -> str:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Look into the files of the log, check and repair them.")
 
 CORRUPT = 5
+SENDERS_SHOWN = 3
 
 
 @app.command()
@@ -80,6 +81,10 @@ def _print_segment_json(frames: SegmentFrames, found: list[FrameInfo]) -> None:
             "base": frames.base,
             "size_bytes": frames.size_bytes,
             "used_bytes": frames.position,
+            "producers": [
+                {"producer": name, "epoch": state.epoch, "next_sequence": state.next_sequence}
+                for name, state in frames.producers.all().items()
+            ],
             "frames": [frame.as_dict() for frame in found],
         }
     )
@@ -97,9 +102,31 @@ def _print_segment(frames: SegmentFrames, found: list[FrameInfo]) -> None:
             ("size", f"{frames.size_bytes} bytes, {frames.position} used"),
         ]
     )
-    rows = [(one.position, one.kind, one.offset, one.rows, one.bytes, output.time_shown(one.time_us)) for one in found]
-    headings = ("position", "frame", "offset", "rows", "bytes", "time")
+    known = frames.producers.all()
+    if known:
+        print("producers when it began:")
+        facts = [(output.fact_shown(name), state.epoch, state.next_sequence) for name, state in known.items()]
+        output.print_table(("producer", "epoch", "next sequence"), facts, right=("epoch", "next sequence"))
+    headings = ["position", "frame", "offset", "rows", "bytes", "time"]
+    numbered = any(one.sent for one in found)
+    rows = [
+        [one.position, one.kind, one.offset, one.rows, one.bytes, output.time_shown(one.time_us)]
+        + ([_sent(one)] if numbered else [])
+        for one in found
+    ]
+    headings += ["sent by"] if numbered else []
     output.print_table(headings, rows, right=("position", "offset", "rows", "bytes"))
+
+
+def _sent(frame: FrameInfo) -> str:
+    """Who numbered its rows: name, epoch and sequences, at most a few."""
+    told = [
+        f"{output.fact_shown(one.sent.producer)} epoch {one.sent.epoch} #{one.sent.sequence}"
+        + (f"-{one.sent.sequence + one.rows - 1}" if one.rows > 1 else "")
+        for one in frame.sent[:SENDERS_SHOWN]
+    ]
+    more = len(frame.sent) - len(told)
+    return ", ".join(told) + (f" and {more} more" if more else "")
 
 
 @app.command()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from frazil.broker.deleting import delete_with_records
 from frazil.cli import options, output
 from frazil.cli.quantities import parse_bytes, parse_duration_ms
 from frazil.cli.server import find_server, topic_path
@@ -250,7 +251,7 @@ def delete(
         from frazil.topics.opening import open_topics
 
         with open_topics(settings) as storage:
-            storage.delete_topic(topic)
+            delete_with_records(storage, topic, force=force)
     if as_json:
         output.print_json({"topic": topic, "deleted": True, "messages": messages})
     else:

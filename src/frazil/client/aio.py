@@ -36,11 +36,16 @@ async def connect(
 class RemoteStorage(AwaitedStorage[_RemoteTopic, "RemoteTopic"]):
     def __init__(self, storage: _RemoteStorage) -> None:
         super().__init__(storage, RemoteTopic)
+        self._remote = storage
         self._producer = storage.producer
 
     @property
     def producer(self) -> str:
         return self._producer
+
+    async def delete_topic(self, name: str, *, force: bool = False) -> None:
+        """`TopicInUse` if it has subscriptions or producers of the broker's, unless `force` says that they go, too."""
+        await asyncio.to_thread(self._remote.delete_topic, name, force=force)
 
 
 class RemoteTopic(AwaitedTopic[_RemoteTopic]):

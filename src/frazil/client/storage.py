@@ -87,9 +87,12 @@ class RemoteStorage:
         kept = None if retention is None else retention.model_dump()
         self._connection.act_until("set_retention", topic=name, retention=kept)
 
-    def delete_topic(self, name: str) -> None:
-        """Remove a topic and all its rows. A topic made again under the name has nothing to do with it."""
-        self._connection.act("delete_topic", topic=name)
+    def delete_topic(self, name: str, *, force: bool = False) -> None:
+        """Remove a topic and all its rows. A topic made again under the name has nothing to do with it.
+
+        `TopicInUse` if it has subscriptions or producers of the broker's, unless `force` says that they go with it.
+        """
+        self._connection.act("delete_topic", topic=name, force=force)
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""

@@ -8,12 +8,17 @@ from frazil.core.error import FrazilError
 class SubscriptionNotFound(FrazilError):
     code = "subscription_not_found"
 
-    def __init__(self, topic: str, subscription: str) -> None:
+    def __init__(self, topic: str, subscription: str, advice: str = "a consumer makes it when it subscribes") -> None:
         super().__init__(
-            f"{topic} has no subscription {subscription!a:.300}; a consumer makes it when it subscribes",
+            f"{topic} has no subscription {subscription!a:.300}; {advice}",
             topic=topic,
             subscription=subscription,
         )
+
+    @classmethod
+    def deleted(cls, topic: str, subscription: str) -> SubscriptionNotFound:
+        """For a consumer under which it went."""
+        return cls(topic, subscription, "it was deleted while it had a consumer; subscribe again if it is wanted")
 
 
 class TableNotFound(FrazilError):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import enum
-import re
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from frazil.core.addresses import check_host_and_port
+
 Positive = Annotated[int, Field(gt=0)]
-_HOST_AND_PORT = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):\d{1,5}")
 
 
 class Poison(enum.StrEnum):
@@ -42,6 +42,4 @@ class BrokerSettings(BaseModel):
     @field_validator("advertised")
     @classmethod
     def _has_host_and_port(cls, value: str | None) -> str | None:
-        if value is not None and not _HOST_AND_PORT.fullmatch(value):
-            raise ValueError("must be host:port, as in broker-1.example:6650 or [2001:db8::7]:6650")
-        return value
+        return None if value is None else check_host_and_port(value, 6650)

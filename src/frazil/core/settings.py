@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import enum
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from frazil.core.addresses import check_host_and_port
 from frazil.core.broker_settings import BrokerSettings
 from frazil.core.errors import InvalidSettings
 from frazil.core.lake_settings import (
@@ -33,8 +33,6 @@ MIB = 1024 * KIB
 Positive = Annotated[int, Field(gt=0)]
 
 DEFAULT_FOLDER = Path("frazil-data")
-
-_HOST_AND_PORT = re.compile(r"(?:grpc://)?(?:[\w.-]+|\[[0-9a-fA-F:.]+\]):[1-9]\d{0,4}")
 
 
 class SyncMode(enum.StrEnum):
@@ -112,8 +110,8 @@ class FlightSettings(_Frozen):
     @field_validator("advertised")
     @classmethod
     def _has_host_and_port(cls, value: str | None) -> str | None:
-        if value is not None and not _HOST_AND_PORT.fullmatch(value):
-            raise ValueError("must be host:port, as in broker-1.example:6660 or [2001:db8::7]:6660")
+        if value is not None:
+            check_host_and_port(value.removeprefix("grpc://"), 6660)
         return value
 
 

@@ -45,6 +45,8 @@ class TopicRecord:
     """Where the log begins; raised before retention removes what is below, so that a lost segment is told apart."""
     epochs: Mapping[str, int] = field(default_factory=dict)
     """Of producers whose names were taken: an older client must not get its name back by a crash."""
+    floor: int = 0
+    """Above what a name may have that is neither here nor in the log, where this record had to be rebuilt."""
 
     @classmethod
     def new(
@@ -75,6 +77,7 @@ class TopicRecord:
             "retention": retention,
             "first_offset": self.first_offset,
             **({"epochs": dict(self.epochs)} if self.epochs else {}),
+            **({"floor": self.floor} if self.floor else {}),
         }
 
     @classmethod
@@ -90,6 +93,7 @@ class TopicRecord:
                 None if retention is None else RetentionSettings(**retention),
                 int(content["first_offset"]),
                 {name: Sent(name, epoch, 0).epoch for name, epoch in content.get("epochs", {}).items()},
+                Sent("floor", content.get("floor", 0), 0).epoch,
             )
         except (KeyError, ValueError, TypeError, AttributeError, InvalidInput, pa.ArrowException, OSError) as error:
             raise CorruptLog(str(path), 0, f"not a topic record ({error})") from None

@@ -16,6 +16,9 @@ from frazil.core.sequences import NUMBER_MAX, PRODUCERS_MAX, RECENT_MAX, Produce
 GENERATION_BITS = 32
 """A name that was forgotten and is taken again begins a generation: the epoch's upper bits tell the two apart."""
 
+EPOCHS_UNSEEN = 1 << 20
+"""More than a name can have been taken since it last wrote a row."""
+
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
@@ -46,6 +49,9 @@ class Producers:
 
     def get(self, name: str) -> ProducerState | None:
         return self._states.get(name)
+
+    def all(self) -> dict[str, ProducerState]:
+        return dict(self._states)
 
     def epochs(self) -> dict[str, int]:
         return {name: state.epoch for name, state in self._states.items()}
@@ -89,12 +95,16 @@ class Producers:
             else:
                 self._states.pop(name, None)
 
+    def raise_floor(self, floor: int) -> None:
+        """What is recorded of names that may have been taken, and of which nothing else is known."""
+        self.floor = max(self.floor, floor)
+
     def _put(self, name: str, state: ProducerState) -> ProducerState:
         self._states.pop(name, None)
         self._states[name] = state
         while len(self._states) > PRODUCERS_MAX:
             gone = self._states.pop(next(iter(self._states)))
-            self.floor = max(self.floor, (gone.epoch >> GENERATION_BITS) + 1 << GENERATION_BITS)
+            self.floor = max(self.floor, next_generation(gone.epoch))
         return state
 
     # --- in the head of a segment
@@ -123,6 +133,17 @@ class Producers:
             return cls(states, _number("floor", floor))
         except (KeyError, TypeError, ValueError, OverflowError, InvalidInput) as error:
             raise BadProducers(f"the table of producers is not valid ({error})") from None
+
+
+def next_generation(epoch: int) -> int:
+    return (epoch >> GENERATION_BITS) + 1 << GENERATION_BITS
+
+
+def above_unseen(epoch: int) -> int:
+    """Above every epoch that a name may have got since this one was seen: who has one of those is refused."""
+    raised = epoch + EPOCHS_UNSEEN
+    half = GENERATION_BITS - 1
+    return raised if raised >> half == epoch >> half else next_generation(epoch)
 
 
 def sent_as_text(sent_rows: Sequence[SentRows]) -> bytes:

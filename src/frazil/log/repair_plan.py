@@ -23,9 +23,11 @@ from frazil.log.check import CUT_SUFFIX, first_log_id, read_ends
 from frazil.log.examine import Examined, Flaw, examine_segments
 from frazil.log.folder import TOPIC_FILE, topic_folder
 from frazil.log.format import SegmentHead, find_frames, unpack_batch
+from frazil.log.producers import above_unseen, next_generation
 from frazil.log.recovery import check_beginning, list_segments, unused_name
 from frazil.log.segment import Segment
 from frazil.log.segment_reader import SegmentReader
+from frazil.log.survey import SegmentFrames
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +176,43 @@ class _Planner:
             return None, Flaw.of(error)
 
     def _rebuilt(self, log_id: str, segments: Sequence[Segment], found: Sequence[Examined]) -> TopicRecord:
-        """The record as the newest schema frame tells it. The retention is nowhere else: the settings' holds again."""
+        """The record as the newest schema frame tells it. The retention is nowhere else: the settings' holds again.
+
+        Neither are epochs of names that were taken and have not written since. So each gets one above all that it may
+        have had, and its clients take the name again.
+        """
         heads = [head for head in map(self._head, segments) if head is not None and head.log_id == log_id]
         newest = heads[-1]
         if newest.topic != str(self._name):
             raise CorruptLog(str(self._place), 0, f"these segments belong to {newest.topic}; move the folder back")
         own = None if newest.schema.equals(ENVELOPE) else pa.schema(list(newest.schema)[1:])
-        return TopicRecord(self._name, log_id, found[0].segment.first_time_us or 0, own, None, segments[0].base)
+        seen, floor = self._epochs(segments)
+        epochs = {name: above_unseen(epoch) for name, epoch in seen.items()}
+        floor = next_generation(max([floor, *epochs.values()]))
+        created_us = found[0].segment.first_time_us or 0
+        return TopicRecord(self._name, log_id, created_us, own, None, segments[0].base, epochs, floor)
+
+    def _epochs(self, segments: Sequence[Segment]) -> tuple[dict[str, int], int]:
+        """The highest that all readable frames tell of, also those that go aside; and the highest floor."""
+        epochs: dict[str, int] = {}
+        floor = 0
+        for segment in segments:
+            try:
+                frames = SegmentFrames(self._disk, segment.path)
+            except (CorruptLog, OSError):
+                continue
+            try:
+                floor = max(floor, frames.producers.floor)
+                seen = list(frames.producers.epochs().items())
+                for frame in frames:
+                    seen += [(one.sent.producer, one.sent.epoch) for one in frame.sent]
+            except (CorruptLog, OSError):
+                pass  # the plan tells of it
+            finally:
+                frames.close()
+            for name, epoch in seen:
+                epochs[name] = max(epoch, epochs.get(name, 0))
+        return epochs, floor
 
     def _head(self, segment: Segment) -> SegmentHead | None:
         try:

@@ -236,6 +236,7 @@ class Storage:
                 name, recovered.torn.position, recovered.torn.path, recovered.torn.reason, recovered.torn.kept_as,
             )  # fmt: skip
         retention = record.retention or self.settings.wal.retention
+        recovered.producers.raise_floor(record.floor)
         recovered.producers.raise_epochs(record.epochs)
         recorder = TopicRecorder(self._catalog, name)
         log = TopicLog(self._context, name, folder, record.log_id, record.schema, retention, recovered, recorder)

@@ -6,15 +6,19 @@ An owner may be writing meanwhile; what is told is then true of a moment that ha
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pyarrow as pa
 
 from frazil.core.disk import Disk, File
 from frazil.core.errors import CorruptLog, TopicNotFound
 from frazil.core.names import TopicName
 from frazil.log.catalog import read_topic_record
 from frazil.log.folder import topic_folder, topic_names
-from frazil.log.format import BadFrame, Frame, SegmentHead, unpack_batch, unpack_head
+from frazil.log.format import BadFrame, Frame, SegmentHead, producers_text, sent_text, unpack_batch, unpack_head
+from frazil.log.producers import BadProducers, Producers, SentRows, sent_from_text
 from frazil.log.recovery import list_segments, scan_segment
 from frazil.log.segment import Segment
 from frazil.log.segment_reader import FrameStream, SegmentReader, append_times_us
@@ -100,9 +104,15 @@ class FrameInfo(NamedTuple):
     rows: int
     bytes: int
     time_us: int | None
+    sent: tuple[SentRows, ...] = ()
+    """Which of its rows were numbered by their producer."""
 
     def as_dict(self) -> dict[str, Any]:
-        return self._asdict()
+        return {**self._asdict(), "sent": [_sent(self.offset, one) for one in self.sent]}
+
+
+def _sent(offset: int, one: SentRows) -> dict[str, Any]:
+    return {"offset": offset + one.row, "rows": one.rows, **asdict(one.sent)}
 
 
 class SegmentFrames:
@@ -119,6 +129,7 @@ class SegmentFrames:
                 raise CorruptLog(str(path), 0, "the file has no schema frame")
             self.base = first.offset
             self.head: SegmentHead = unpack_head(str(path), first)
+            self.producers = self._producers(first)
         except BaseException:
             self.close()
             raise
@@ -148,7 +159,23 @@ class SegmentFrames:
         if frame.is_mark:
             return FrameInfo("mark", frame.position, frame.offset, 0, size, None)
         rows = unpack_batch(str(self.path), frame, self.head.schema)
-        return FrameInfo("rows", frame.position, frame.offset, rows.num_rows, size, int(append_times_us(rows)[0]))
+        time_us = int(append_times_us(rows)[0])
+        return FrameInfo("rows", frame.position, frame.offset, rows.num_rows, size, time_us, self._sent(frame, rows))
+
+    def _producers(self, first: Frame) -> Producers:
+        """What was known of producers when the segment began."""
+        try:
+            text = producers_text(first)
+            return Producers.from_text(text, self.base) if text else Producers()
+        except BadProducers as error:
+            raise CorruptLog(str(self.path), 0, str(error)) from None
+
+    def _sent(self, frame: Frame, rows: pa.RecordBatch) -> tuple[SentRows, ...]:
+        text = sent_text(str(self.path), frame, rows.schema)
+        try:
+            return tuple(sent_from_text(text, rows.num_rows)) if text else ()
+        except BadProducers as error:
+            raise CorruptLog(str(self.path), frame.position, str(error)) from None
 
     def _next(self) -> Frame | None:
         """What was read ahead may be half of what its owner has written since: look once more."""

@@ -25,6 +25,13 @@ def open_meta(settings: Settings) -> MetaStore:
     return EtcdStore(settings.metadata)
 
 
+def has_meta(settings: Settings) -> bool:
+    """Whether anything can be stored; of a file in the data folder, whether it was ever made."""
+    if settings.metadata.type is MetadataType.SQLITE:
+        return settings.data is not None and (settings.data / META_FILE).exists()
+    return True
+
+
 def look_at_members(settings: Settings) -> dict[str, str | None]:
     """What keeps each member of etcd from being used, or None. Each is asked alone, by a read that needs a quorum."""
     found: dict[str, str | None] = {}

@@ -1,6 +1,6 @@
 """Topics and their schemas: which subject, what becomes of messages that do not fit, and the check of each message.
 
-problem = topics.check("/default/orders", payload, schema_id=3, version=1)
+problem = topics.judge("/default/orders", topics.recent("/default/orders"), payload, schema_id=3, version=1)
 """
 
 from __future__ import annotations
@@ -71,17 +71,14 @@ class TopicSchemas:
                 return
         raise TryLater(f"the settings of {topic} were changed by others meanwhile; try again")
 
-    def check(self, topic: str, payload: bytes, schema_id: int | None, version: int | None) -> str | None:
-        """What a message names and holds: None if it may pass and fits, in words why not if it passes all the same.
-
-        `MessageRefused` if it does not fit and the topic enforces its schema.
-        """
-        return self.judge(topic, self.recent(topic), payload, schema_id, version)
-
     def judge(
         self, topic: str, record: TopicRecord, payload: bytes, schema_id: int | None, version: int | None
     ) -> str | None:
-        """The same by a record that is at hand. Only a schema that was never used asks the store for it."""
+        """What a message names and holds: None if it may pass and fits, in words why not if it passes all the same.
+
+        `MessageRefused` if it does not fit and the topic enforces its schema. The record is at hand; only a schema that
+        was never used asks the store for it.
+        """
         if record.policy is ValidationPolicy.NONE:
             return None
         reason = self._reason(record, payload, schema_id, version)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from frazil.broker.broker import Broker
 from frazil.broker.floor import AckFloor
 from frazil.broker.topic import BrokerTopic
 from frazil.core.clock import SystemClock
+from frazil.core.names import TopicName
 from frazil.core.settings import Settings
 from frazil.log.storage import Storage
 from frazil.meta.opening import open_meta
@@ -41,11 +43,12 @@ class BrokerDoors:
     async def open(self) -> str:
         """The address for Danube clients."""
         self._meta = await asyncio.to_thread(open_meta, self._settings)
-        self._broker = Broker(self._storage, self._meta, self._settings.broker, SystemClock())
-        await self._broker.start()
-        self._storage.floor_of = AckFloor(self._storage.floor_of, self._broker)
         registry = SchemaRegistry(self._meta, SystemClock())
         topics = TopicSchemas(self._meta, registry, SystemClock())
+        forget = partial(_forget_schema, self._storage, topics)
+        self._broker = Broker(self._storage, self._meta, self._settings.broker, SystemClock(), forget)
+        await self._broker.start()
+        self._storage.floor_of = AckFloor(self._storage.floor_of, self._broker)
         schemas = DanubeSchemas(registry, topics)
         broker, bytes_max = self._settings.broker, self._settings.wal.message_bytes_max
         self.checks = SchemaChecks(topics)
@@ -64,3 +67,11 @@ class BrokerDoors:
             await self._broker.close()
         if self._meta is not None:
             self._meta.close()
+
+
+def _forget_schema(storage: Storage, schemas: TopicSchemas, name: TopicName) -> None:
+    """Of a topic that goes; partitions share it, so it goes with the last of them."""
+    base = name.partition_of()[0]
+    there = (TopicName.parse(one) for one in storage.topics())
+    if not any(one != name and one.partition_of()[0] == base for one in there):
+        schemas.forget(str(base))

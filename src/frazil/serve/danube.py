@@ -10,6 +10,7 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
 from typing import Any, NoReturn
 
 import grpc
@@ -38,6 +39,7 @@ from frazil.core.errors import (
     Overloaded,
     SchemaNotFound,
     SubjectMismatch,
+    SubscriptionNotFound,
     SubscriptionTaken,
     TopicDiffers,
     TopicExists,
@@ -46,6 +48,7 @@ from frazil.core.errors import (
 )
 from frazil.core.names import TopicName
 from frazil.core.settings import MIB
+from frazil.serve.danube_ended import EndedConsumers, Subscriber
 from frazil.serve.danube_messages import epoch_of, outgoing, subscription_field, wire
 from frazil.serve.danube_schemas import DanubeSchemas
 from frazil.serve.request_ids import HEADER, begin, current
@@ -63,6 +66,7 @@ _STATUSES: tuple[tuple[type[FrazilError], grpc.StatusCode], ...] = (
     (SchemaNotFound, grpc.StatusCode.NOT_FOUND),
     (InvalidInput, grpc.StatusCode.INVALID_ARGUMENT),
     (TopicNotFound, grpc.StatusCode.NOT_FOUND),
+    (SubscriptionNotFound, grpc.StatusCode.NOT_FOUND),
     (TopicExists, grpc.StatusCode.ALREADY_EXISTS),
     (TopicDiffers, grpc.StatusCode.FAILED_PRECONDITION),
     (SubscriptionTaken, grpc.StatusCode.PERMISSION_DENIED),
@@ -82,6 +86,8 @@ Context = Any
 Answer = Callable[[Any], Awaitable[Any]]
 Publish = Callable[[BrokerTopic, Outgoing], Awaitable[int]]
 """The topic's own, or one that traces it."""
+
+_calling: ContextVar[Context] = ContextVar("calling")
 
 
 class DanubeDoor:
@@ -113,6 +119,7 @@ class DanubeDoor:
             ]
         )
         self._health = health.aio.HealthServicer()
+        self._ended = EndedConsumers()
         self.url = ""
 
     async def start(self) -> None:
@@ -133,6 +140,7 @@ class DanubeDoor:
 
     async def stop(self) -> None:
         """No new calls; those on their way are answered; streams end."""
+        self._ended.stop()
         await self._health.enter_graceful_shutdown()
         await self._server.stop(STOP_SECONDS_MAX)
 
@@ -181,6 +189,9 @@ class DanubeDoor:
         if request.subscription_type >= len(_KINDS):
             raise InvalidInput("subscription_type: must be 0 to 3", field="subscription_type")
         kind = _KINDS[request.subscription_type]
+        who = Subscriber(_calling.get().peer(), request.topic_name, request.subscription, request.consumer_name)
+        if self._ended.is_its_own_doing(who):
+            raise SubscriptionNotFound.deleted(request.topic_name, request.subscription)
         number = await self._broker.subscribe(
             request.topic_name, request.subscription, kind, request.consumer_name, list(request.key_filters)
         )
@@ -193,6 +204,8 @@ class DanubeDoor:
         try:
             if isinstance(request, InvalidInput):
                 raise request
+            if request.consumer_id in self._ended:
+                await self._ended.hold()
             topic, subscription, consumer, stream = self._broker.connect(request.consumer_id)
         except FrazilError as error:
             await _refuse(context, error, self._broker.counts)
@@ -206,6 +219,9 @@ class DanubeDoor:
                 yield wire(entry, name, url, field)
         finally:
             subscription.disconnect(consumer, stream)
+        if self._broker.has_forgotten(consumer.id):
+            self._ended.add(consumer.id, Subscriber(context.peer(), name, subscription.name, consumer.name))
+            await _refuse(context, SubscriptionNotFound.deleted(name, subscription.name), self._broker.counts)
 
     async def _ack(self, request: Any) -> Any:
         found = self._broker.subscription(request.msg_id.topic_name, request.subscription_name)
@@ -225,6 +241,8 @@ class DanubeDoor:
         """CLOSE and not an error, for an error ends a client's polling for good."""
         is_producer = request.client == pb.HealthCheckRequest.Producer
         known = self._broker.has_producer(request.id) if is_producer else self._broker.has_consumer(request.id)
+        if not known and not is_producer:
+            self._ended.tell_closed(request.id)
         status = pb.HealthCheckResponse.OK if known else pb.HealthCheckResponse.CLOSE
         return pb.HealthCheckResponse(status=status)
 
@@ -262,6 +280,7 @@ class DanubeDoor:
 def _unary(answer: Answer, request: Any, counts: BrokerCounts) -> Any:
     async def call(message: Any, context: Context) -> Any:
         asked = begin(context.invocation_metadata())
+        _calling.set(context)
         if asked.is_given:
             context.set_trailing_metadata(((HEADER, asked.id),))
         try:

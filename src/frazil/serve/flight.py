@@ -28,7 +28,9 @@ import grpc.aio
 import uvloop
 
 from frazil.broker.broker import Broker
+from frazil.broker.deleting import delete_with_records
 from frazil.core.errors import InvalidInput, ListenFailed
+from frazil.core.names import TopicName
 from frazil.core.put_notes import MESSAGE_BYTES_MAX
 from frazil.core.settings import FlightSettings
 from frazil.log.info import LogList, as_json
@@ -76,7 +78,7 @@ class FlightDoor:
         self._settings = settings
         self._actions: dict[str, Callable[[bytes], bytes]] = {
             "logs": self._list_logs,
-            **TopicActions(storage, settings).by_name,
+            **TopicActions(storage, settings, self._delete_topic).by_name,
             **(movers.by_name if movers is not None else {}),
         }
         self._broker_of = broker_of
@@ -191,6 +193,16 @@ class FlightDoor:
     async def _do_exchange(self, _: Any, context: Context) -> None:
         assert self._subscriptions is not None
         await answered(context, self._subscriptions.exchange(context))
+
+    def _delete_topic(self, topic: str, force: bool) -> None:
+        """In a thread. By the broker, where there is one: it knows who uses the topic."""
+        broker = self._broker_of()
+        if broker is None:
+            delete_with_records(self._storage, topic, force=force)
+            return
+        assert self._calls is not None
+        work = broker.delete_topic(TopicName.parse(topic), force=force)
+        asyncio.run_coroutine_threadsafe(work, self._calls.loop).result()
 
     def _list_logs(self, _: bytes) -> bytes:
         return json.dumps([as_json(info) for info in self._logs.read()]).encode()

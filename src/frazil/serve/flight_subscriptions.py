@@ -22,7 +22,7 @@ from frazil.broker.choice import Kind
 from frazil.broker.entry import Entry
 from frazil.broker.live import LiveSubscription
 from frazil.broker.subscription import Subscription
-from frazil.core.errors import InvalidInput
+from frazil.core.errors import InvalidInput, SubscriptionNotFound
 from frazil.core.rows import ENVELOPE, OFFSET
 from frazil.serve.flight_calls import Calls, Context, checked
 from frazil.serve.flight_wire import batch_data, note_data, schema_data
@@ -94,6 +94,8 @@ class Subscriptions:
             if answers.done() and not answers.cancelled() and (error := answers.exception()) is not None:
                 raise error
             self._calls.check_open()
+            if broker.has_forgotten(number):
+                raise SubscriptionNotFound.deleted(asked.topic, asked.subscription)
 
 
 async def _take_answers(subscription: Subscription | LiveSubscription, context: Context) -> None:

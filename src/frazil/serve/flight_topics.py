@@ -3,7 +3,8 @@
     action `topics`           the names of all
     action `topic`            {"topic", "schema", "create"}: what a client needs to know of it, made if it is not there
     action `create_topic`     {"topic", "schema", "retention"}
-    action `delete_topic`, `topic_stats`, `topic_sync`     {"topic"}
+    action `delete_topic`     {"topic", "force"}
+    action `topic_stats`, `topic_sync`     {"topic"}
     action `change_schema`    {"topic", "schema"}
     action `set_retention`    {"topic", "retention"}
 
@@ -49,6 +50,10 @@ class _New(_WithSchema):
     retention: RetentionSettings | None = None
 
 
+class _Delete(_Named):
+    force: bool = False
+
+
 class _Retention(_Named):
     retention: RetentionSettings | None = None
 
@@ -56,8 +61,10 @@ class _Retention(_Named):
 class TopicActions:
     """The actions by name, for the Flight door to call with a body."""
 
-    def __init__(self, storage: Storage, settings: FlightSettings) -> None:
+    def __init__(self, storage: Storage, settings: FlightSettings, delete: Callable[[str, bool], None]) -> None:
+        """`delete` takes a topic with all that is known of it; or refuses, unless it is forced."""
         self._storage = storage
+        self._delete_topic = delete
         self._settings = settings
         self.by_name: dict[str, Callable[[bytes], bytes]] = {
             "topics": self._topics,
@@ -82,7 +89,8 @@ class TopicActions:
         return self._told(self._storage.create_topic(asked.topic, schema=asked.own, retention=asked.retention))
 
     def _delete(self, body: bytes) -> bytes:
-        self._storage.delete_topic(parsed(_Named, body, "delete_topic").topic)
+        asked = parsed(_Delete, body, "delete_topic")
+        self._delete_topic(asked.topic, asked.force)
         return _json({})
 
     def _change_schema(self, body: bytes) -> bytes:

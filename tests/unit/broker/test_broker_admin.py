@@ -251,6 +251,34 @@ async def test_what_another_deleted_half_is_deleted_by_the_next_call(tmp_path: P
 
 
 @run
+async def test_a_topic_made_again_while_no_broker_ran_inherits_nothing(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        await ten(here)
+    with frazil.open(tmp_path / "data") as storage:
+        storage.delete_topic(TOPIC)  # by someone who knows nothing of subscriptions
+        storage.topic(TOPIC).publish("new")
+    async with world(tmp_path) as here:
+        assert here.admin.subscriptions(NAME) == []
+        assert here.admin.producers(NAME) == []
+        assert not here.meta.list(PROGRESS)
+        assert not here.meta.list("/broker/consumers/")
+
+
+@run
+async def test_a_topic_that_a_broker_makes_again_inherits_nothing(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        await ten(here)
+    with frazil.open(tmp_path / "data") as storage:
+        storage.delete_topic(TOPIC)
+    async with world(tmp_path) as here:
+        assert here.meta.list(SUBSCRIPTIONS), "a log that is not there may be on a disk that is not mounted"
+        await here.send("new")
+        assert here.admin.subscriptions(NAME) == []
+        assert not here.meta.list(SUBSCRIPTIONS)
+        assert not here.meta.list(PROGRESS)
+
+
+@run
 async def test_partitions_are_made_all_or_none_and_known_to_clients(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         names = [TopicName.parse(f"{TOPIC}-part-{number}") for number in range(3)]

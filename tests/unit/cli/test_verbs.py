@@ -269,6 +269,26 @@ def test_inspect_shows_every_frame_and_where_a_bad_one_is(cli: Cli) -> None:
     assert "checksum" in cli.error
 
 
+def test_inspect_shows_who_numbered_the_rows(cli: Cli) -> None:
+    with frazil.open(cli.data) as storage:
+        topic = storage.topic(TOPIC)
+        epoch = topic.open_producer("till 7").epoch
+        topic.publish_many(["a", "b"], sent=frazil.Sent("till 7", epoch, 0))
+        topic.publish("c")
+    shown = cli.json("log", "inspect", str(_segment(cli)))
+    assert shown["producers"] == [{"producer": "till 7", "epoch": 0, "next_sequence": 0}]
+    sent = {"offset": 0, "rows": 2, "producer": "till 7", "epoch": 0, "sequence": 0}
+    assert [frame["sent"] for frame in shown["frames"]][:3] == [[], [sent], []]
+    first = _segment(cli)
+    assert "till 7 epoch 0 #0-1" in cli("log", "inspect", str(first)).decode()
+    with frazil.open(frazil.Settings.model_validate({"data": cli.data, "wal": {"max_file_age_ms": 1}})) as storage:
+        storage.topic(TOPIC).publish_many(["d"], sent=frazil.Sent("till 7", epoch, 2))
+    newest = max(first.parent.glob("*.wal"))
+    known = {"producer": "till 7", "epoch": 0, "next_sequence": 2}
+    assert cli.json("log", "inspect", str(newest))["producers"] == [known]
+    assert "producers when it began" in cli("log", "inspect", str(newest)).decode()
+
+
 def test_check_names_the_first_bad_byte_and_repair_mends_it(cli: Cli) -> None:
     for text in "abc":
         cli("produce", TOPIC, text)

@@ -28,7 +28,7 @@ from frazil.core.names import TopicName
 from frazil.core.sequences import PRODUCERS_MAX, RECENT_MAX
 from frazil.log.check import State, check
 from frazil.log.format import SegmentHead, pack_head, pack_header, pack_rows, sent_text, unpack_head
-from frazil.log.producers import BadProducers, Producers, SentRows, sent_as_text, sent_from_text
+from frazil.log.producers import BadProducers, Producers, SentRows, above_unseen, sent_as_text, sent_from_text
 from frazil.log.records import read_record, write_record
 from frazil.log.repair import repair
 from frazil.log.storage import open_storage
@@ -335,6 +335,48 @@ def test_a_check_finds_nothing_wrong_and_a_repair_takes_back_what_it_cuts() -> N
     log.topic = log.storage.topic(TOPIC)
     assert log.state() == ProducerState(0, 10, tuple((2 * n, 2 * n, 2) for n in range(5)))
     assert [log.send(8), log.send(10)] == [8, 10]
+
+
+def test_a_record_that_is_rebuilt_lets_no_fenced_client_back() -> None:
+    log = Logs(max_file_age_ms=1_000)
+    log.send(0)
+    log.clock.step_wall(AN_HOUR_US)
+    log.send(2)
+    log.send(0, producer="wrote once")
+    new = log.topic.open_producer("p")  # takes the name, and dies before it has sent a row
+    for _ in range(2):
+        silent = log.topic.open_producer("never wrote")
+    log.storage.close()
+    log.disk.remove(FOLDER / "topic.json")
+    repair(log.settings, TOPIC, disk=log.disk)
+    log.storage = open_storage(log.settings, disk=log.disk, clock=log.clock)
+    log.topic = log.storage.topic(TOPIC)
+    for _ in range(2):
+        for producer, epoch, sequence in (("p", 0, 4), ("p", new.epoch, 4), ("wrote once", 0, 2)):
+            with pytest.raises(ProducerFenced):
+                log.send(sequence, producer=producer, epoch=epoch)
+        for epoch in range(silent.epoch + 1):
+            with pytest.raises(SequenceForgotten):
+                log.send(0, producer="never wrote", epoch=epoch)
+        log.restart()
+    again = log.topic.open_producer("p")
+    assert (again.next_sequence, again.recent[-1]) == (4, (2, 2, 2)), "what it has stored is known"
+    assert again.epoch > new.epoch
+    assert [log.send(2, epoch=again.epoch), log.send(4, epoch=again.epoch)] == [2, 6]
+    begun = log.topic.open_producer("never wrote")
+    assert (begun.epoch > silent.epoch, begun.next_sequence) == (True, 0)
+    assert log.send(0, producer="never wrote", epoch=begun.epoch) == 8
+    log.restart()
+    assert log.state("p") == log.topic.producer_state("p")
+    assert log.send(6, epoch=again.epoch) == 10
+
+
+@pytest.mark.parametrize("epoch", [0, 7, (1 << 31) - 2, (1 << 31) - 1 << 1, 5 << 32, (5 << 32) + (1 << 31) - 1])
+def test_an_epoch_above_all_that_were_unseen_is_one_that_may_be_given_out(epoch: int) -> None:
+    raised = above_unseen(epoch)
+    same_half = raised >> 31 == epoch >> 31
+    assert raised == (epoch + (1 << 20) if same_half else ((epoch >> 32) + 1) << 32)
+    assert raised > epoch
 
 
 # --- hostile bytes

@@ -15,6 +15,7 @@ import pyarrow.flight
 import pytest
 
 import frazil
+from frazil.core.broker_settings import BrokerSettings
 from frazil.core.settings import FlightSettings
 from frazil.pipeline.lease import MoverName
 from frazil.pipeline.mover import TickReport, TopicReport
@@ -169,10 +170,12 @@ def test_other_hosts_are_told_the_address_that_the_settings_give(
         assert door.address == f"grpc://127.0.0.1:{door.port}"
 
 
-@pytest.mark.parametrize("wrong", ["broker", "broker:", "http://broker:1", "broker:0", "a b:1"])
-def test_an_advertised_address_needs_host_and_port(wrong: str) -> None:
+@pytest.mark.parametrize("wrong", ["broker", "broker:", "http://broker:1", "broker:0", "broker:70000", "a b:1"])
+@pytest.mark.parametrize("kind", [FlightSettings, BrokerSettings])
+def test_an_advertised_address_needs_host_and_port(kind: type[FlightSettings | BrokerSettings], wrong: str) -> None:
     with pytest.raises(ValueError, match="must be host:port"):
-        FlightSettings(advertised=wrong)
+        kind(advertised=wrong)
+    assert kind(advertised="[2001:db8::7]:6650").advertised == "[2001:db8::7]:6650"
 
 
 def test_no_address_of_an_owner_is_an_error_that_says_how_it_looks() -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from fastapi import APIRouter, Query
 
 from frazil.broker.broker import create_logs
+from frazil.broker.deleting import delete_with_records
 from frazil.broker.topic import BrokerTopic
 from frazil.core.columns import columns_schema, schema_from_text
 from frazil.core.disk import LocalDisk
@@ -39,7 +40,7 @@ from frazil.serve.admin.models import (
 )
 from frazil.serve.admin.openapi import errors
 from frazil.serve.admin.paging import LIMIT_DEFAULT, AfterTopic, Limit, page
-from frazil.serve.admin.parts import AdminParts, BrokerParts
+from frazil.serve.admin.parts import AdminParts
 from frazil.serve.admin.paths import TopicPath
 
 Known = dict[TopicName, BrokerTopic]
@@ -115,9 +116,9 @@ def topics_router(parts: AdminParts) -> APIRouter:
         found = await asyncio.to_thread(_summary, storage, _known(parts), name)
         try:
             if parts.open_broker is None:
-                await asyncio.to_thread(storage.delete_topic, str(name))
+                await asyncio.to_thread(delete_with_records, storage, str(name), force=force)
             else:
-                await _delete_with_all(parts.broker_parts(), name, force)
+                await parts.broker_parts().broker.delete_topic(name, force=force)
         except TopicNotFound:
             raise await asyncio.to_thread(_not_there, storage, name) from None
         return {"topic": str(name), "deleted": True, "messages": None if found is None else found["messages"]}
@@ -164,13 +165,6 @@ def _add_retention(router: APIRouter, storage: Storage) -> None:
         """Back to the retention of the settings."""
         storage.set_retention(str(name), None)
         return _retention(storage, name)
-
-
-async def _delete_with_all(opened: BrokerParts, name: TopicName, force: bool) -> None:
-    await opened.broker.delete_topic(name, force=force)
-    base = name.partition_of()[0]
-    if not any(base == one.partition_of()[0] for one in opened.broker.topics):
-        await asyncio.to_thread(opened.topics.forget, str(base))
 
 
 def _known(parts: AdminParts) -> Known | None:
