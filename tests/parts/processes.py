@@ -16,6 +16,9 @@ PARTS = ROOT / ".uv" / "parts"
 
 POLL_S = 0.05
 
+SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A JVM of a test lives for seconds; half of its work would be to optimise code that is about to end."""
+
 
 def part(name: str) -> Path:
     """A part that `make parts` has installed."""
