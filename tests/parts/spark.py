@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pyspark
 
-from parts.processes import SHORT_LIVED_JVM, accepts, free_port, running
+from parts.processes import accepts, free_port, running
 
 SPARK = Path(pyspark.__file__).parent
 ENVIRONMENT = {
@@ -23,11 +23,7 @@ ENVIRONMENT = {
     "SPARK_HOME": str(SPARK),
     "PYSPARK_PYTHON": sys.executable,
 }
-DAEMONS = {
-    **ENVIRONMENT,
-    "SPARK_DAEMON_MEMORY": "256m",
-    "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED_JVM,
-}
+DAEMONS = {**ENVIRONMENT, "SPARK_DAEMON_MEMORY": "256m"}
 WORKERS = 2
 EXECUTOR = "CoarseGrainedExecutorBackend"
 
