@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from parts.processes import SPARK_CONF
+
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("long", settings.get_profile("default"), max_examples=2_000)
 settings.load_profile("default")
+
+os.environ["SPARK_CONF_DIR"] = str(SPARK_CONF)
 
 pytest_plugins = ("parts.fixtures",)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import frazil
+from frazil.cli.main import main
 
 TOPIC = "/default/orders"
 DEADLINE_SECONDS = 30
@@ -135,7 +136,11 @@ def test_broken_settings_name_the_key(environment: dict[str, str], tmp_path: Pat
         "log check", "log repair", "doctor", "serve", "version",
     ],
 )  # fmt: skip
-def test_every_verb_takes_the_folder_the_settings_and_json(environment: dict[str, str], verb: str) -> None:
-    wide = {**environment, "COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
-    shown = frazil_run(wide, *verb.split(), "--help").stdout.decode()
+def test_every_verb_takes_the_folder_the_settings_and_json(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert main([*verb.split(), "--help"]) == 0
+    shown = capsys.readouterr().out
     assert all(option in shown for option in ("--data", "--config", "--json"))

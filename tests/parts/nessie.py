@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from parts.processes import free_port, part, running
+from parts.processes import SHORT_LIVED_JVM, free_port, part, running
 from parts.s3 import ACCESS_KEY, REGION, S3, SECRET_KEY
 
 WAREHOUSE = "lake"
@@ -44,7 +44,12 @@ def nessie(s3: S3, folder: Path) -> Iterator[Nessie]:
         "frazil.keys.name": ACCESS_KEY,
         "frazil.keys.secret": SECRET_KEY,
     }
-    command = [part("java/bin/java"), "-Xmx512m", *(f"-D{name}={value}" for name, value in options.items())]
+    command = [
+        part("java/bin/java"),
+        "-Xmx512m",
+        *SHORT_LIVED_JVM.split(),
+        *(f"-D{name}={value}" for name, value in options.items()),
+    ]
     with running([*command, "-jar", part("nessie.jar")], {}, folder / "nessie.log", lambda: _answers(port)):
         yield Nessie(port)
 
