@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import contextlib
 
-from frazil.broker.records import forget_topic, users_of
-from frazil.core.clock import SystemClock
+from frazil.broker.records import delete_key, forget_topic, users_of
 from frazil.core.errors import TopicInUse
 from frazil.core.names import TopicName
 from frazil.log.storage import Storage
 from frazil.meta.opening import has_meta, open_meta
-from frazil.registry.registry import SchemaRegistry
-from frazil.registry.topics import TopicSchemas
+from frazil.registry.records import topic_key as schema_key
 
 
 def delete_with_records(storage: Storage, topic: str, *, force: bool) -> None:
@@ -29,6 +27,6 @@ def delete_with_records(storage: Storage, topic: str, *, force: bool) -> None:
                 raise TopicInUse(str(name), subscriptions, producers)
             base = name.partition_of()[0]
             if not any(one != name and one.partition_of()[0] == base for one in names):
-                TopicSchemas(meta, SchemaRegistry(meta, SystemClock()), SystemClock()).forget(str(base))
+                delete_key(meta, schema_key(base))
             forget_topic(meta, name)
     storage.delete_topic(topic)

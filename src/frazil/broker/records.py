@@ -53,7 +53,7 @@ class Records:
         return None if found is None else json.loads(found.value)
 
     async def delete(self, key: str) -> None:
-        await self._run(lambda: _delete(self._meta, key))
+        await self._run(lambda: delete_key(self._meta, key))
 
     async def list(self, prefix: str) -> dict[tuple[str, ...], dict[str, Any]]:
         """By the names that follow the prefix."""
@@ -82,8 +82,8 @@ class Records:
 
     def _delete_subscription(self, topic: TopicName, subscription: str) -> None:
         _delete_below(self._meta, topic_key(CONSUMERS, topic, subscription) + "/")
-        _delete(self._meta, topic_key(SUBSCRIPTIONS, topic, subscription))
-        _delete(self._meta, progress_key(subscription, topic))
+        delete_key(self._meta, topic_key(SUBSCRIPTIONS, topic, subscription))
+        delete_key(self._meta, progress_key(subscription, topic))
 
 
 def users_of(meta: MetaStore, topic: TopicName) -> tuple[int, int]:
@@ -98,16 +98,17 @@ def forget_topic(meta: MetaStore, topic: TopicName) -> None:
         _delete_below(meta, topic_key(prefix, topic) + "/")
     for entry in meta.list(PROGRESS):
         if entry.key.endswith(str(topic)):
-            _delete(meta, entry.key)
-    _delete(meta, topic_key(TOPICS, topic))
+            delete_key(meta, entry.key)
+    delete_key(meta, topic_key(TOPICS, topic))
 
 
 def _delete_below(meta: MetaStore, prefix: str) -> None:
     for entry in meta.list(prefix):
-        _delete(meta, entry.key)
+        delete_key(meta, entry.key)
 
 
-def _delete(meta: MetaStore, key: str) -> None:
+def delete_key(meta: MetaStore, key: str) -> None:
+    """Whatever its value is by now."""
     while (found := meta.get(key)) is not None:
         if meta.delete(key, found.revision):
             return
