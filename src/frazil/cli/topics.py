@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from frazil.broker.deleting import delete_with_records
 from frazil.cli import options, output
 from frazil.cli.quantities import parse_bytes, parse_duration_ms
 from frazil.cli.server import find_server, topic_path
@@ -248,6 +247,7 @@ def delete(
     if asked is not None:
         messages = asked.delete(topic_path(topic), force="true" if force else "false")["messages"]
     else:
+        from frazil.broker.deleting import delete_with_records
         from frazil.topics.opening import open_topics
 
         with open_topics(settings) as storage:
