@@ -47,7 +47,7 @@ def nessie(s3: S3, folder: Path) -> Iterator[Nessie]:
     command = [
         part("java/bin/java"),
         "-Xmx512m",
-        *SHORT_LIVED_JVM.split(),
+        *SHORT_LIVED_JVM,
         *(f"-D{name}={value}" for name, value in options.items()),
     ]
     with running([*command, "-jar", part("nessie.jar")], {}, folder / "nessie.log", lambda: _answers(port)):
