@@ -41,8 +41,9 @@ def frazil_serve(where: Path, door: str = "danube") -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def bare_grpc() -> Iterator[str]:
-    with _running([sys.executable, str(HERE / "bare_grpc.py")]) as line:
+def bare_grpc(program: str = "bare_grpc.py") -> Iterator[str]:
+    """The address of one that only answers."""
+    with _running([sys.executable, str(HERE / program)]) as line:
         yield line.strip()
 
 

@@ -6,17 +6,22 @@ Every answer comes after an fdatasync, of the peers too. Loads are bounded in ti
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import queue
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.flight
 import uvloop
 
 import frazil
 import frazil.aio
-from broker import frazil_serve
+from broker import bare_grpc, frazil_serve
+from frazil.core.put_notes import FewRow, few_note
 from measure import BareFile, Figure, folder, percentile, report, us
 from peers import CONNECTIONS, nats_rate, nats_server, rate, redis_rate, redis_server
 
@@ -28,24 +33,58 @@ OFFERED = 150_000
 
 
 def one_at_a_time(remote: frazil.RemoteStorage, where: Path) -> list[Figure]:
-    """In turns with the bare disk, so that a noisy neighbour meets both."""
+    """In turns with the bare disk and with a bare echo by the same client library, so that noise meets all three."""
     topic, bare = remote.topic("/bench/one"), BareFile(where / "bare", 2**24)
-    for _ in range(200):
-        topic.publish(MESSAGE)
-    mine, limit = [], []
-    for _ in range(10):
-        for _ in range(100):
-            started = time.perf_counter()
+    mine: list[float] = []
+    disk: list[float] = []
+    echoes: list[float] = []
+    with echoing() as echo:
+        for _ in range(200):
             topic.publish(MESSAGE)
-            mine.append(time.perf_counter() - started)
-        limit += [bare.write(MESSAGE) for _ in range(100)]
+            echo()
+        for _ in range(10):
+            mine += [timed(lambda: topic.publish(MESSAGE)) for _ in range(100)]
+            disk += [bare.write(MESSAGE) for _ in range(100)]
+            echoes += [timed(echo) for _ in range(100)]
     bare.close()
-    half, disk = percentile(mine, 0.5), percentile(limit, 0.5)
-    p99 = us(percentile(mine, 0.99))
+    half, sync, echoed = (percentile(times, 0.5) for times in (mine, disk, echoes))
+    p99, limit = us(percentile(mine, 0.99)), sync + echoed
+    least = f"an echo by bare grpc.aio, p50 {us(echoed)}, and a bare fdatasync, {us(sync)}"
     return [
         Figure(f"one message at a time, 1 KiB, p50 (p99 {p99})", us(half), "600 µs", half / 6e-4, "≤ 1", half <= 6e-4),
-        Figure("one message at a time, p50, beside a bare fdatasync", us(half), us(disk), half / disk, "-", True),
+        Figure(f"one message at a time, p50, beside {least}", us(half), us(limit), half / limit, "-", True),
     ]
+
+
+def timed(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+@contextlib.contextmanager
+def echoing() -> Iterator[Callable[[], None]]:
+    """Sends a note of one message and waits until another thread has read the answer, as the client does."""
+    with bare_grpc("bare_flight.py") as address, pa.flight.connect(address.strip()) as flight:
+        descriptor = pa.flight.FlightDescriptor.for_command(b"{}")
+        writer, answers = flight.do_put(descriptor, pa.schema([("_payload", pa.binary())]))
+        answers.read()
+        note, answered = pa.py_buffer(few_note(0, 0, [FewRow(MESSAGE, None, None)])), queue.SimpleQueue[None]()
+
+        def read() -> None:
+            while answers.read() is not None:
+                answered.put(None)
+
+        def echo() -> None:
+            writer.write_metadata(note)
+            answered.get()
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        yield echo
+        writer.done_writing()
+        reader.join()
+        writer.close()
 
 
 def batch() -> pa.RecordBatch:
@@ -78,17 +117,40 @@ def published(topic: frazil.RemoteTopic, threads: int, per_second: int | None) -
     return len(taken) * BATCH / (time.perf_counter() - started), taken
 
 
-def batches(remote: frazil.RemoteStorage) -> list[Figure]:
+def written(bare: BareFile, per_second: int) -> list[float]:
+    """The same batches at the same rate by a bare write and fdatasync: how long each took from when it was due."""
+    data, taken, number = MESSAGE * BATCH, [], 0
+    started = time.perf_counter()
+    while (now := time.perf_counter() - started) < SECONDS:
+        due = number * BATCH / per_second
+        time.sleep(max(0.0, due - now))
+        bare.write(data)
+        taken.append(time.perf_counter() - started - due)
+        number += 1
+    return taken
+
+
+def batches(remote: frazil.RemoteStorage, where: Path) -> list[Figure]:
     topic = remote.topic("/bench/many")
     published(topic, THREADS, None)
     most, _ = published(topic, THREADS, None)
-    paced, taken = published(topic, 2 * THREADS, OFFERED)
-    p99 = percentile(taken, 0.99)
+    bare = BareFile(where / "paced", 2**30)
+    taken: list[float] = []
+    disk: list[float] = []
+    rates = []
+    for _ in range(3):
+        paced, times = published(topic, 2 * THREADS, OFFERED)
+        rates.append(paced)
+        taken += times
+        disk += written(bare, OFFERED)
+    bare.close()
+    paced, p99, disk_p99 = min(rates), percentile(taken, 0.99), percentile(disk, 0.99)
     name = f"batches of {BATCH} x 1 KiB from {THREADS} threads of one process"
     at = f"p99 of an answer at {paced:,.0f}/s offered in the same batches"
     return [
         Figure(name, f"{most:,.0f}/s", f"{OFFERED:,}/s", most / OFFERED, "≥ 1", most >= OFFERED),
         Figure(at, us(p99), "20,000 µs", p99 / 0.02, "≤ 1", p99 <= 0.02 and paced > 0.95 * OFFERED),
+        Figure("the same p99, beside a bare write and fdatasync", us(p99), us(disk_p99), p99 / disk_p99, "-", True),
     ]
 
 
@@ -127,7 +189,7 @@ def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
     with folder() as where, frazil_serve(where.absolute() / "data", "flight") as flight:
         with frazil.connect(flight) as remote:
-            figures = [*one_at_a_time(remote, where), *batches(remote), *reading(remote)]
+            figures = [*one_at_a_time(remote, where), *batches(remote, where), *reading(remote)]
         figures += uvloop.run(beside_peers(flight, where.absolute()))
         report("The client", figures)
 
