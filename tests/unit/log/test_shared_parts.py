@@ -105,6 +105,7 @@ class Interrupted(BaseException):
     """Stands for Ctrl-C."""
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # one that was raised in a callback
 def test_an_interrupted_caller_does_not_leave_the_others_waiting(tmp_path: Path) -> None:
     with frazil.open(tmp_path) as storage:
         topic = storage.topic("/default/interrupt")
@@ -123,7 +124,7 @@ def test_an_interrupted_caller_does_not_leave_the_others_waiting(tmp_path: Path)
                 published += 1
 
         try:
-            # again and again: what is raised within a callback of the collector is ignored by Python
+            # again and again: Python ignores what is raised within a callback of a weak reference
             signal.setitimer(signal.ITIMER_REAL, 0.02, 1)
             with pytest.raises(Interrupted):
                 publish_on()
