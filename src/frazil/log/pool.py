@@ -16,15 +16,19 @@ class CommitPool:
         self._guard = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._idle = 0
+        self._closing = False
 
     def submit(self, job: Callable[[], None]) -> None:
         """Jobs answer for their own errors; each topic has at most one waiting here."""
         self._jobs.put(job)
         if len(self._threads) < self._size:
-            self._start_if_busy()
+            with self._guard:
+                self._start_if_busy()
 
     def close(self) -> None:
         """Finish what was submitted, then end the threads."""
+        with self._guard:
+            self._closing = True  # those that are there do the rest
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:
@@ -32,12 +36,11 @@ class CommitPool:
         self._threads.clear()
 
     def _start_if_busy(self) -> None:
-        with self._guard:
-            if self._jobs.qsize() > self._idle and len(self._threads) < self._size:
-                name = f"frazil-commit-{len(self._threads)}"
-                thread = threading.Thread(target=self._work, name=name, daemon=True)
-                self._threads.append(thread)
-                thread.start()
+        if self._jobs.qsize() > self._idle and len(self._threads) < self._size and not self._closing:
+            name = f"frazil-commit-{len(self._threads)}"
+            thread = threading.Thread(target=self._work, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def _work(self) -> None:
         while True:
@@ -46,6 +49,8 @@ class CommitPool:
             job = self._jobs.get()
             with self._guard:
                 self._idle -= 1
+                if job is not None:
+                    self._start_if_busy()  # whoever submitted one meanwhile took this thread for idle
             if job is None:
                 return
             job()
