@@ -349,8 +349,7 @@ def flip_bits(hostile: Hostile, streams: int) -> None:
         if rng.random() < 0.3:
             header, body, note = b"", b"", few_note(0, 1_000_000, [FewRow(b"tea", b"k", {"a": "b"})] * 3)
         elif rng.random() < 0.2:
-            note = flip(rng, b"".join((b'{"sequence":0,"bytes":%d}\n' % made[0].serialize().size, made[0].serialize())))
-            header = body = b""
+            header, body, note = b"", b"", next(piece_notes(0, memoryview(made[0].serialize())))
         where = rng.random() if header else 1
         if where < 0.6:
             header = flip(rng, header)
