@@ -74,10 +74,7 @@ class Topic(AwaitedTopic[_Topic]):
         With `sent` the batch is numbered by its producer: the same one sent again is not stored again, and gets the
         same offsets.
         """
-        future: asyncio.Future[int] = self._loop.create_future()
-        count = self._topic.begin_publish_many(messages, self._notify, future, sent)
-        first = await future
-        return OffsetRange(first, first + count)
+        return await self._published(messages, sent)
 
     async def open_producer(self, name: str) -> ProducerState:
         """Take the name of a producer, durably, and learn where it stands; clients that had it are refused."""

@@ -119,8 +119,11 @@ class AwaitedTopic(Generic[Plain]):
 
     async def publish_many(self, messages: Iterable[bytes | str | Outgoing] | pa.RecordBatch) -> OffsetRange:
         """Append all or nothing, as one batch, and return its offsets once it is durable."""
+        return await self._published(messages)
+
+    async def _published(self, messages: Any, *numbered: Any) -> OffsetRange:
         future: asyncio.Future[int] = self._loop.create_future()
-        count = self._topic.begin_publish_many(messages, self._notify, future)
+        count = self._topic.begin_publish_many(messages, self._notify, future, *numbered)
         first = await future
         return OffsetRange(first, first + count)
 

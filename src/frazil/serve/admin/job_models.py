@@ -24,6 +24,13 @@ class JobModel(BaseModel):
     error: ErrorBody | None
 
 
+class OfTopic(Given):
+    topic: Topic | None = Field(None, description="all topics if null")
+
+    def arguments(self) -> list[str]:
+        return [] if self.topic is None else [self.topic]
+
+
 # --- maintenance
 
 
@@ -79,11 +86,8 @@ class MaintenanceJobPage(Page[MaintenanceJobModel]):
 # --- checks of the log
 
 
-class NewCheck(Given):
-    topic: Topic | None = Field(None, description="all topics if null")
-
-    def arguments(self) -> list[str]:
-        return [] if self.topic is None else [self.topic]
+class NewCheck(OfTopic):
+    pass
 
 
 class CheckResult(BaseModel):

@@ -6,8 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from frazil.serve.admin.job_models import JobModel
-from frazil.serve.admin.models import Given, Topic
+from frazil.serve.admin.job_models import JobModel, OfTopic
 from frazil.serve.admin.paging import Page
 
 # --- tables and the pipeline
@@ -91,11 +90,8 @@ class TableDescription(TableSummary):
 # --- verify
 
 
-class NewVerify(Given):
-    topic: Topic | None = Field(None, description="all topics if null")
-
-    def arguments(self) -> list[str]:
-        return [] if self.topic is None else [self.topic]
+class NewVerify(OfTopic):
+    pass
 
 
 class VerifyProblem(BaseModel):
