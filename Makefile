@@ -59,6 +59,10 @@ bench: setup ## Measure the log beside the limits of this machine's disk, the mo
 	@$(BIN)/python bench/broker.py
 	@$(BIN)/python bench/client.py
 
+.PHONY: soak
+soak: setup ## Publish and move for an hour, and see whether anything grows
+	@$(BIN)/python bench/soak.py
+
 .PHONY: docs
 docs: ## Build the documentation into site/
 	@sh scripts/setup.sh docs

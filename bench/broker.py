@@ -34,7 +34,7 @@ FAN_ROUNDS = 5
 @contextlib.contextmanager
 def frazil_serve(where: Path, door: str = "danube") -> Iterator[str]:
     """The address of one of its doors."""
-    ports = ["--port", "0", "--flight-port", "0", "--broker-port", "0"]
+    ports = ["--port", "0", "--flight-port", "0", "--broker-port", "0", "--admin-port", "0"]
     command = [sys.executable, "-m", "frazil", "serve", "--no-pipeline", "--json", "--data", str(where), *ports]
     with _running(command) as line:
         yield json.loads(line)[door]

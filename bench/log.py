@@ -154,7 +154,7 @@ def bulk(where: Path, rounds: int = 12, each: int = 8) -> list[Figure]:
     )
     size = len(batch.serialize())
     data = os.urandom(size)
-    settings = frazil.Settings(data=where / "data", wal=frazil.WalSettings(cache_capacity=64 * MIB))
+    settings = frazil.Settings(data=where / "data", wal=frazil.WalSettings(cache_bytes=64 * MIB))
     bare_file = BareFile(where / "bare", 512 * MIB)
     bare_s = ours_s = 0.0
     with frazil.open(settings) as storage:
@@ -189,7 +189,7 @@ def replay(where: Path, size_bytes: int = 512 * MIB) -> list[Figure]:
     )
     settings = frazil.Settings(
         data=where / "data",
-        wal=frazil.WalSettings(cache_capacity=0, sync_mode=frazil.SyncMode.NONE),
+        wal=frazil.WalSettings(cache_bytes=0, sync_mode=frazil.SyncMode.NONE),
     )
     figures = []
     with frazil.open(settings) as storage:
@@ -197,7 +197,7 @@ def replay(where: Path, size_bytes: int = 512 * MIB) -> list[Figure]:
         for _ in range(size_bytes // (256 * KIB)):
             topic.publish_many(batch)
         figures.append(_read_speed("replay from files (page cache)", topic))
-    cached = settings.model_copy(update={"wal": settings.wal.model_copy(update={"cache_capacity": 2 * size_bytes})})
+    cached = settings.model_copy(update={"wal": settings.wal.model_copy(update={"cache_bytes": 2 * size_bytes})})
     with frazil.open(cached) as storage:
         topic = storage.topic("/bench/cached")
         for _ in range(size_bytes // 4 // (256 * KIB)):
@@ -272,6 +272,7 @@ def open_all(data: Path) -> None:
     """Open every topic of a folder and print seconds, KiB and threads that it took."""
     frazil.open(None).close()
     gc.collect()
+    time.sleep(0.5)  # the thread of the last calls ends
     process = psutil.Process()
     before, threads = process.memory_info().rss, threading.active_count()
     started = time.perf_counter()
@@ -281,6 +282,7 @@ def open_all(data: Path) -> None:
         storage.topic(name)
     took = time.perf_counter() - started
     gc.collect()
+    time.sleep(0.5)
     each = (process.memory_info().rss - before) / len(names) / KIB
     sys.stdout.write(json.dumps([took, each, threading.active_count() - threads]) + "\n")
     storage.close()
@@ -292,7 +294,7 @@ def steady(where: Path, seconds: float = 600.0) -> list[Figure]:
     settings = frazil.Settings(
         data=where / "data",
         wal=frazil.WalSettings(
-            cache_capacity=64 * MIB, max_file_size=16 * MIB, retention=frazil.RetentionSettings(bytes=256 * MIB)
+            cache_bytes=64 * MIB, max_file_size=16 * MIB, retention=frazil.RetentionSettings(bytes=256 * MIB)
         ),
     )
 

@@ -4,6 +4,8 @@
 # needs none of them.
 #
 #   versitygw   an S3 server, built from source with Go                      .uv/parts/versitygw
+#   fake-gcs-server  a stand-in for Google Cloud Storage, built with Go      .uv/parts/fake-gcs-server
+#   Azurite     Microsoft's stand-in for Azure Blob Storage, from npm        .uv/parts/azurite
 #   Nessie      an Iceberg REST catalog, one jar from Maven's repository     .uv/parts/nessie.jar
 #   Java 21+    for Nessie: the newest that is found, else a JRE in a wheel  .uv/parts/java (a link)
 #   PostgreSQL  Debian's package                                             .uv/parts/postgres (a link)
@@ -20,6 +22,8 @@ cd -- "$(dirname -- "$0")/.."
 root=$(pwd -P)
 parts=$root/.uv/parts
 versitygw_version=v1.8.0
+fake_gcs_version=v1.56.1
+azurite_version=3.35.0
 nessie_version=0.99.0
 etcd_version=v3.6.16
 nats_version=v2.15.2
@@ -81,16 +85,34 @@ get_java() {
         die "Java 21 or newer is needed for the REST catalog of the tests"
 }
 
-# --- the S3 server
+# --- servers that Go builds: get_go_server NAME MODULE VERSION
 
-get_versitygw() {
-    [ "$(cat "$parts/versitygw.version" 2>/dev/null)" = "$versitygw_version" ] && return
-    command -v go >/dev/null 2>&1 || apt_install golang-go || die "Go is needed to build the S3 server of the tests"
-    say "building versitygw $versitygw_version, which takes minutes"
-    GOBIN="$parts/go" go install "github.com/versity/versitygw/cmd/versitygw@$versitygw_version" ||
-        die "versitygw could not be built; is there a network, or a GOPROXY to set?"
-    mv "$parts/go/versitygw" "$parts/versitygw"
-    printf '%s' "$versitygw_version" > "$parts/versitygw.version"
+get_go_server() {
+    [ "$(cat "$parts/$1.version" 2>/dev/null)" = "$3" ] && return
+    command -v go >/dev/null 2>&1 || apt_install golang-go || die "Go is needed to build $1"
+    say "building $1 $3, which takes minutes"
+    GOBIN="$parts/go" go install "$2@$3" || die "$1 could not be built; is there a network, or a GOPROXY to set?"
+    mv "$parts/go/$1" "$parts/$1"
+    printf '%s' "$3" > "$parts/$1.version"
+}
+
+# --- a stand-in for Azure. Without npm the tests on Azure are left out.
+
+get_azurite() {
+    [ "$(cat "$parts/azurite/version" 2>/dev/null)" = "$azurite_version" ] && return
+    if ! command -v npm >/dev/null 2>&1 && ! apt_install npm; then
+        say "there is no npm: Azurite is left out (install Node.js to have it)"
+        return
+    fi
+    say "getting Azurite $azurite_version"
+    mkdir -p "$parts/azurite"
+    rm -f "$parts/azurite/version"
+    if npm install --prefix "$parts/azurite" --no-save --no-audit --no-fund --ignore-scripts --loglevel=error \
+        "azurite@$azurite_version" >&2; then
+        printf '%s' "$azurite_version" > "$parts/azurite/version"
+    else
+        say "Azurite could not be fetched, and is left out; is there a network, or an npm registry to set?"
+    fi
 }
 
 # --- etcd. Its module replaces others, so Go builds it only as a dependency. The wheel's 3.5.1 is quicker to have, but
@@ -153,16 +175,6 @@ get_redis() {
     ln -sfn "$(command -v redis-server)" "$parts/redis-server"
 }
 
-get_nats() {
-    [ "$(cat "$parts/nats-server.version" 2>/dev/null)" = "$nats_version" ] && return
-    command -v go >/dev/null 2>&1 || apt_install golang-go || die "Go is needed to build the NATS server"
-    say "building nats-server $nats_version, which takes minutes"
-    GOBIN="$parts/go" go install "github.com/nats-io/nats-server/v2@$nats_version" ||
-        die "nats-server could not be built; is there a network, or a GOPROXY to set?"
-    mv "$parts/go/nats-server" "$parts/nats-server"
-    printf '%s' "$nats_version" > "$parts/nats-server.version"
-}
-
 # --- what Maven has: maven_copy ARTIFACT FOLDER
 
 maven_copy() {
@@ -197,10 +209,12 @@ get_postgres
 get_java
 get_nessie
 get_iceberg
-get_versitygw
+get_go_server versitygw github.com/versity/versitygw/cmd/versitygw "$versitygw_version"
+get_go_server fake-gcs-server github.com/fsouza/fake-gcs-server "$fake_gcs_version"
+get_azurite
 get_etcd
 get_danube_rust
 if [ "${1:-}" = bench ]; then
     get_redis
-    get_nats
+    get_go_server nats-server github.com/nats-io/nats-server/v2 "$nats_version"
 fi

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,10 @@ from parts.processes import SPARK_CONF
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("long", settings.get_profile("default"), max_examples=2_000)
 settings.load_profile("default")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what it puts into the background so. Children would inherit it and miss the Ctrl-C of a test.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ["SPARK_CONF_DIR"] = str(SPARK_CONF)
 

@@ -27,9 +27,9 @@ from frazil.log.awaited import AwaitedStorage, AwaitedTopic
 from frazil.log.positions import Start, needs_lookup
 from frazil.log.publishing import Outgoing
 from frazil.log.reader import BatchReader
+from frazil.log.stats import TopicStats
 from frazil.log.storage import Storage as _Storage
 from frazil.log.topic import Topic as _Topic
-from frazil.log.topic import TopicStats
 from frazil.topics.opening import open_topics
 from frazil.topics.read_only import ReadOnlyBatches, ReadOnlyStats
 from frazil.topics.read_only import ReadOnlyStorage as _ReadOnlyStorage
@@ -50,8 +50,10 @@ __all__ = [
 ]
 
 
-async def open(where: str | os.PathLike[str] | Settings | None) -> Storage:  # noqa: A001 - as in `frazil`
-    """Open a data folder, made if it is not there; `None` keeps everything in memory."""
+async def open(  # noqa: A001 - as in `frazil`
+    where: str | os.PathLike[str] | Settings | Mapping[str, Any] | None,
+) -> Storage:
+    """Open a data folder, made if it is not there, by its name or by settings; `None` keeps everything in memory."""
     return Storage(await asyncio.to_thread(open_topics, where))
 
 
@@ -76,9 +78,12 @@ class Topic(AwaitedTopic[_Topic]):
         """
         return await self._published(messages, sent)
 
-    async def open_producer(self, name: str) -> ProducerState:
-        """Take the name of a producer, durably, and learn where it stands; clients that had it are refused."""
-        return await asyncio.to_thread(self._topic.open_producer, name)
+    async def open_producer(self, name: str, *, client: str | None = None) -> ProducerState:
+        """Take the name of a producer, durably, and learn where it stands; clients that had it are refused.
+
+        A `client` that opens it again by the same id goes on with the epoch that it has.
+        """
+        return await asyncio.to_thread(self._topic.open_producer, name, client=client)
 
     async def producer_state(self, name: str) -> ProducerState | None:
         """What is remembered of a producer; None if it is not known, or no longer."""
@@ -107,7 +112,7 @@ class Topic(AwaitedTopic[_Topic]):
             reader.close()
 
     async def stats(self) -> TopicStats:
-        return self._topic.stats()
+        return await asyncio.to_thread(self._topic.stats)
 
     async def _wait(self, reader: BatchReader) -> None:
         """Register, look again, and only then wait: so no move of the end is missed."""

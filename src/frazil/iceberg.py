@@ -37,20 +37,19 @@ from frazil.core.sequences import ProducerState, Sent
 from frazil.core.settings import Settings, settings_of
 from frazil.lake.look import TableLook, TableState
 from frazil.lake.tables import table_of
-from frazil.log.history import first_offset
 from frazil.log.ownership import told_where
 from frazil.log.positions import Start
 from frazil.log.publishing import Outgoing
+from frazil.log.stats import TopicStats, topic_figures
 from frazil.log.storage import Storage
 from frazil.log.topic import Topic as LogTopic
 from frazil.meta.opening import open_meta
-from frazil.meta.store import MetaStore, put
-from frazil.pipeline.requirements import missing_part
+from frazil.meta.store import MetaStore
+from frazil.pipeline.requirements import check_tasks_reach_store, missing_part
 from frazil.serve.flight import flight_door
 from frazil.serve.mover_process import MoverProcess
 from frazil.serve.movers import MoverActions
-from frazil.topics.floor import TableFloor
-from frazil.topics.opening import open_topics
+from frazil.topics.opening import open_to_move
 
 __all__ = ["IcebergStorage", "StartPosition", "SubscriptionProgress", "SubscriptionReader", "TierStats"]
 
@@ -87,26 +86,45 @@ class StartPosition:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionProgress:
-    """How far a subscription is: the next offset, and where in the table that was, for who wants to know."""
+    """How far a subscription is: the next offset, and where the table has a row before it, if that is known."""
 
     offset: int
     snapshot_id: int | None = None
     file: str | None = None
+    sequence_number: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class TierStats:
-    """One topic over its tiers. `bytes_stored` are those of the log; `table_end` is how far the table has it."""
+class TierStats(TopicStats):
+    """A `TopicStats`, with the names that this storage has always had for some of its figures."""
 
-    topic: str
-    message_count: int
-    bytes_stored: int
-    log_end: int
-    table_end: int
-    snapshot_id: int | None
+    @property
+    def message_count(self) -> int:
+        """All that can be read: `messages`."""
+        return self.messages
+
+    @property
+    def bytes_stored(self) -> int:
+        """Those of the log: `bytes`."""
+        return self.bytes
+
+    @property
+    def log_end(self) -> int:
+        return self.end
+
+    @property
+    def table_end(self) -> int:
+        """How far the table has the topic, as far as is known."""
+        table = self.tiers.table
+        return 0 if table is None else table.end or 0
+
+    @property
+    def snapshot_id(self) -> int | None:
+        return None if self.tiers.table is None else self.tiers.table.snapshot_id
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        more = ("message_count", "bytes_stored", "log_end", "table_end", "snapshot_id")
+        return {**asdict(self), **{name: getattr(self, name) for name in more}}
 
 
 class IcebergStorage:
@@ -142,9 +160,12 @@ class IcebergStorage:
 
     store_messages = store
 
-    async def open_producer(self, topic: str, name: str) -> ProducerState:
-        """Take the name of a producer, durably, and learn where it stands; clients that had it are refused."""
-        return await (await self._topic(topic)).open_producer(name)
+    async def open_producer(self, topic: str, name: str, *, client: str | None = None) -> ProducerState:
+        """Take the name of a producer, durably, and learn where it stands; clients that had it are refused.
+
+        A `client` that opens it again by the same id goes on with the epoch that it has.
+        """
+        return await (await self._topic(topic)).open_producer(name, client=client)
 
     async def get_topic_stats(self, topic: str) -> TierStats:
         return await asyncio.to_thread(self._stats, _name(topic))
@@ -213,16 +234,7 @@ class IcebergStorage:
     # --- in threads
 
     def _stats(self, name: TopicName) -> TierStats:
-        topic = self._log_topic(str(name))
-        state, stats = self._table(TableLook(self._settings), topic), topic.stats()
-        return TierStats(
-            topic=stats.topic,
-            message_count=stats.end - first_offset(topic.log),
-            bytes_stored=stats.bytes,
-            log_end=stats.end,
-            table_end=state.end or 0,
-            snapshot_id=state.snapshot_id if state.end else None,
-        )
+        return TierStats(**topic_figures(self._log_topic(str(name)).log))
 
     def _behind(self, ends: dict[str, int]) -> dict[str, int]:
         """The topics whose tables do not have so much yet, and how far they are."""
@@ -284,15 +296,16 @@ class _Parts:
 
 def _started(settings: Settings, mover: bool) -> _Parts:
     assert settings.data is not None
+    if mover:
+        check_tasks_reach_store(settings)
     missing = missing_part() if mover else None
     if missing is not None:
         raise SparkUnavailable(f"{missing}; mover=False does without")
     with contextlib.ExitStack() as stack:
-        storage = stack.enter_context(open_topics(settings))
+        storage = stack.enter_context(open_to_move(settings, moves=mover))
         meta = open_meta(settings)
         stack.callback(meta.close)
         if mover:
-            storage.floor_of = TableFloor(settings)
             any_port = {} if "port" in settings.flight.model_fields_set else {"port": 0}
             flight = settings.flight.model_copy(update=any_port)
             door = stack.enter_context(flight_door(storage, flight, MoverActions(settings, SystemClock())))
@@ -341,8 +354,10 @@ def _progress_key(subscription: str, name: TopicName) -> str:
 
 def _progress(stored: dict[str, Any]) -> SubscriptionProgress:
     """A broker's own subscriptions are stored under the same key, with more that it needs."""
-    return SubscriptionProgress(stored["offset"], stored.get("snapshot_id"), stored.get("file"))
+    return SubscriptionProgress(
+        stored["offset"], stored.get("snapshot_id"), stored.get("file"), stored.get("sequence_number")
+    )
 
 
 def _save(meta: MetaStore, key: str, progress: SubscriptionProgress) -> None:
-    put(meta, key, json.dumps(asdict(progress)).encode())
+    meta.put_all({key: json.dumps(asdict(progress)).encode()})

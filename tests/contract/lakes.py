@@ -37,12 +37,13 @@ class Lake:
         self.name = name or TableName(f"ns_{uuid.uuid4().hex[:12]}", "orders")
         self.log_id = log_id or str(uuid.uuid4())
         self.catalog: Any = open_catalog(settings)
+        self.snapshots_max = 100
         self.waits: list[int] = []
         self.on_wait: Callable[[int], None] = self.waits.append
 
     def store(self) -> TableStore:
         properties = dict(self.catalog.properties)
-        store = TableStore(self.catalog, properties.get("warehouse"), properties)
+        store = TableStore(self.catalog, properties.get("warehouse"), properties, self.snapshots_max)
         store.ensure(self.name, ENVELOPE)
         return store
 
@@ -56,9 +57,10 @@ class Lake:
     def written(self, start: int, end: int, log_id: str | None = None) -> Moved:
         """Files with these rows, in no table yet; no files for a range that has no rows left."""
         store = self.store()
-        rows = pa.Table.from_batches([table_rows(_rows(start, end), 0)])
+        partition = 0 if log_id in (None, self.log_id) else 1
+        rows = pa.Table.from_batches([table_rows(_rows(start, end), partition)])
         files = write_data_files(store.metadata_json(self.name), store.io_properties(self.name), rows, uuid.uuid4())
-        return Moved(log_id or self.log_id, start, end, tuple(files), end - start, "00000000")
+        return Moved(log_id or self.log_id, start, end, tuple(files), end - start, "00000000", partition)
 
     def commit(self, *moves: Moved, move_id: str | None = None) -> Committed:
         return self.store().commit(self.name, moves, move_id or str(uuid.uuid4()), self.on_wait)

@@ -426,3 +426,14 @@ def test_metadata_stays_small_over_sixty_commits(lake: Lake) -> None:
     assert lake.offsets() == list(range(60))
     if lake.kind != "rest":  # Nessie writes the metadata itself, keeps no log of it, and has its own clean-up
         assert len(lake.metadata_files()) <= 22
+
+
+def test_commits_remove_the_snapshots_beyond_the_limit_and_no_row(lake: Lake) -> None:
+    lake.snapshots_max = 4
+    for start in range(10):
+        assert lake.move(start, start + 1).mine
+        assert len(lake.table().snapshots()) <= 4
+    assert lake.offsets() == list(range(10))
+    token = lake.token()
+    assert token is not None
+    assert token.end == 10

@@ -142,3 +142,27 @@ def test_a_file_that_is_no_store_is_told_and_left_alone(tmp_path: Path) -> None:
     with pytest.raises(frazil.FrazilError, match=r"meta\.db cannot be used: file is not a database"):
         SqliteStore(path)
     assert path.read_bytes() == before
+
+
+def test_many_values_are_set_together_whatever_was_there(store: MetaStore) -> None:
+    first = store.put_if("/p/1", b"before", ABSENT)
+    values = {f"/p/{number}": f"{number}".encode() * 20_000 for number in range(300)}
+    store.put_all(values)
+    assert {entry.key: entry.value for entry in store.list("/p/")} == values
+    assert first is not None
+    assert store.put_if("/p/1", b"late", first) is None
+    store.put_all({})
+    assert len(store.list("/")) == 300
+
+
+def test_one_bad_value_among_many_sets_none(store: MetaStore) -> None:
+    with pytest.raises(frazil.InvalidInput, match="value: has"):
+        store.put_all({"/p/1": b"good", "/p/2": b"x" * (VALUE_BYTES_MAX + 1)})
+    assert store.list("/") == []
+
+
+def test_a_watch_sees_all_values_that_are_set_together(store: MetaStore) -> None:
+    with store.watch("/p/", store.snapshot("/").revision) as watch:
+        store.put_all({f"/p/{number}": b"x" for number in range(10)})
+        seen = [watch.next(10_000) for _ in range(10)]
+    assert sorted(change.key for change in seen if change is not None) == sorted(f"/p/{number}" for number in range(10))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import multiprocessing
 import random
@@ -23,6 +24,7 @@ from frazil.core.metadata_settings import MetadataSettings
 from frazil.core.settings import Settings
 from frazil.iceberg import IcebergStorage, SubscriptionProgress
 from frazil.meta.etcd import EtcdStore
+from frazil.meta.etcd_watch import range_end
 from frazil.meta.store import ABSENT, Change, Entry, MetaStore
 from parts.etcd import Etcd, etcd_cluster, etcd_server
 from parts.etcd_proxy import EtcdProxy, proxy_before_etcd
@@ -315,6 +317,27 @@ def test_slips_are_not_seen_and_go_with_their_store(etcd: Etcd) -> None:
             assert beside.list("/") == []
 
 
+def test_with_the_prefix_of_all_keys_progress_is_at_the_path_that_others_read(own_etcd: Etcd, tmp_path: Path) -> None:
+    chosen = settings(own_etcd.endpoint, prefix="/")
+    written = Settings(data=tmp_path / "data", metadata=chosen)
+
+    async def save() -> None:
+        async with await IcebergStorage.create(written, mover=False) as storage:
+            await storage.save_progress("billing", "/shop/orders", SubscriptionProgress(7))
+
+    with opened(chosen) as store, store.watch("/", 0) as watch:
+        asyncio.run(save())
+        key = "/persistent_storage/iceberg/subscriptions/billing/shop/orders"
+        assert [entry.key for entry in store.list("/")] == [key]
+        change = watch.next(WAIT_MS)
+        assert change is not None
+        assert change.key == key
+        found = gateway(own_etcd.endpoint, "/v3/kv/range", {"key": base64.b64encode(key.encode()).decode()})
+        assert found["count"] == "1"
+        assert store.delete(key, change.revision)
+        assert watch.next(WAIT_MS) == Change(key, None, store.snapshot("/").revision)
+
+
 def test_a_store_goes_on_though_its_slips_are_gone(etcd: Etcd) -> None:
     chosen = settings(etcd.endpoint)
     with opened(chosen) as store:
@@ -331,7 +354,26 @@ def test_a_user_with_a_password_is_let_in_as_often_as_etcd_asks(tmp_path: Path) 
         _let_in(server)
 
 
-def _let_in(server: Etcd) -> None:
+@pytest.mark.parametrize(("prefix", "begins"), [("/frazil", ["/frazil"]), ("/", ["/", "~slips/"])])
+def test_a_user_needs_no_more_rights_than_the_settings_page_says(
+    prefix: str, begins: list[str], own_etcd: Etcd
+) -> None:
+    gateway(own_etcd.endpoint, "/v3/auth/user/add", {"name": "frazil", "password": PASSWORD})
+    gateway(own_etcd.endpoint, "/v3/auth/role/add", {"name": "ours"})
+    for begin in begins:
+        key, end = (base64.b64encode(each).decode() for each in (begin.encode(), range_end(begin.encode())))
+        permission = {"permType": "READWRITE", "key": key, "range_end": end}
+        gateway(own_etcd.endpoint, "/v3/auth/role/grant", {"name": "ours", "perm": permission})
+    gateway(own_etcd.endpoint, "/v3/auth/user/grant", {"user": "frazil", "role": "ours"})
+    _turn_on_users(own_etcd)
+    chosen = settings(own_etcd.endpoint, prefix=prefix, username="frazil", password=PASSWORD)
+    with opened(chosen) as store, store.watch("/", 0) as watch:
+        first = store.put_if("/a", b"one", ABSENT)
+        assert watch.next(WAIT_MS) == Change("/a", b"one", first or 0)
+        assert store.delete("/a", first or 0)
+
+
+def _turn_on_users(server: Etcd) -> None:
     for path, body in (
         ("/v3/auth/user/add", {"name": "root", "password": PASSWORD}),
         ("/v3/auth/role/add", {"name": "root"}),
@@ -339,6 +381,10 @@ def _let_in(server: Etcd) -> None:
         ("/v3/auth/enable", {}),
     ):
         gateway(server.endpoint, path, dict(body))
+
+
+def _let_in(server: Etcd) -> None:
+    _turn_on_users(server)
     chosen = settings(server.endpoint, username="root", password=PASSWORD)
     with opened(chosen) as store, opened(chosen) as other, other.watch("/", 0) as watch:
         first = store.put_if("/a", b"one", ABSENT)

@@ -72,7 +72,7 @@ def publish(folder: str, sync_mode: str, start: str) -> None:
         producer, epoch_text, number = known.split(":")
         epoch = int(epoch_text)
         if epoch < 0:
-            state = topic.open_producer(producer)
+            state = topic.open_producer(producer, client=f"of {producer}")
             epoch = state.epoch
         else:
             state = topic.producer_state(producer) or ProducerState(-1, 0)

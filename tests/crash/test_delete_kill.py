@@ -10,8 +10,8 @@ from pathlib import Path
 
 import frazil
 from frazil.broker.broker import Broker
-from frazil.broker.choice import Kind
 from frazil.broker.deleting import delete_with_records
+from frazil.broker.delivery.assignment import Kind
 from frazil.core.broker_settings import BrokerSettings
 from frazil.core.clock import SystemClock
 from frazil.core.settings import Settings

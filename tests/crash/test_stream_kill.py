@@ -74,7 +74,7 @@ class Publisher:
     def _publish(self) -> None:
         floor = Floor()
         with frazil.open(self._settings) as storage:
-            storage.floor_of = floor
+            storage.guards = [floor]
             topics = [storage.topic(f"{TOPIC}-part-{number}") for number in range(PARTITIONS)]
             mover = HandMover(self._settings)
             for turn in range(1_000_000):

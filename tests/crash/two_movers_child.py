@@ -64,7 +64,7 @@ def run(mover: Mover, ticks: int, stop_at: int | None = None) -> None:
 def publish(topics: list[frazil.Topic], stop: threading.Event) -> None:
     while not stop.wait(0.1):
         for topic in topics:
-            end = topic.stats().end
+            end = topic.log.visible_end
             topic.publish_many([payload(topic.name, offset) for offset in range(end, end + 20)])
 
 

@@ -91,6 +91,38 @@ def test_a_reader_that_was_never_there_is_no_error_either(environment: dict[str,
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("closed", ["1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_closed_streams_are_no_failure(environment: dict[str, str], closed: str) -> None:
+    """And no segment of the log gets the descriptor of one: what is printed must not end up in it."""
+    script = f'exec "$@" {closed}'
+    arguments = ["sh", "-c", script, "sh", *command("produce", TOPIC, "tea")]
+    done = subprocess.run(arguments, capture_output=True, env=environment, timeout=DEADLINE_SECONDS)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert frazil_run(environment, "consume", TOPIC).stdout == b"tea\n"
+
+
+@pytest.mark.parametrize("how", ["closed", "broken"])
+def test_an_error_that_nobody_reads_keeps_its_code(environment: dict[str, str], how: str) -> None:
+    arguments = command("topics", "describe", "/shop/nothing")
+    if how == "closed":
+        arguments = ["sh", "-c", 'exec "$@" 2>&-', "sh", *arguments]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=write, env=environment, timeout=DEADLINE_SECONDS)
+    os.close(write)
+    assert (done.returncode, done.stdout) == (3, b"")
+
+
+def test_an_answer_that_cannot_be_written_is_told_in_one_line(environment: dict[str, str]) -> None:
+    frazil_run(environment, "produce", TOPIC, "tea")
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command("topics", "list", "--json"), stdout=full, stderr=subprocess.PIPE, env=environment, timeout=60
+        )
+    assert done.returncode == 1
+    assert "No space left on device" in json.loads(done.stderr)["message"]
+
+
 def test_following_shows_what_is_there_and_ends_at_ctrl_c_with_130(environment: dict[str, str]) -> None:
     frazil_run(environment, "produce", TOPIC, "tea")
     with subprocess.Popen(

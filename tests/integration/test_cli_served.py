@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,11 @@ import pytest
 import frazil
 from frazil.cli.main import main
 from frazil.cli.server import Server as Asked
+from frazil.client.asking import ask
+from frazil.client.connection import Connection
+from frazil.core.clock import SystemClock
 from frazil.core.errors import ServerUnreachable
+from frazil.log.guards import HeldBack
 from parts.danube import Server, serving
 from parts.moving import HandMover
 from parts.processes import free_port, pause
@@ -51,7 +58,7 @@ BOTH = (
 """Verbs that ask a server as well as a folder, and give the same."""
 FAST = {"topics", "consume", "pipeline"}
 """Which are asked by the server's name, too."""
-PASSING = {"lag_ms", "lag_bytes", "bytes"}
+PASSING = {"lag_ms", "lag_bytes", "bytes", "learnt_us", "table_time_us"}
 """What passes with time, and sizes: files have room behind their frames, and a clean end writes a mark."""
 
 Run = Callable[..., Any]
@@ -243,7 +250,7 @@ def test_a_question_to_a_server_sees_topics_and_none_of_its_files(cli: Cli, serv
     secret = tmp_path / "secret.txt"
     secret.write_text("of the host")
     query = f"select * from shop.orders, read_text('{secret}')"
-    assert "disabled by configuration" in cli("sql", query, "--server", server.http, code=2)
+    assert "read_text is not allowed" in cli("sql", query, "--server", server.http, code=2)
     assert "of the host" in cli("sql", f"select content from read_text('{secret}')", "--data", str(tmp_path))
     given = ("--snapshot", "1", "--server", server.http)
     assert "has no snapshot 1" in cli("sql", "select * from shop.orders", *given, code=2)
@@ -360,6 +367,28 @@ def waited(look: Callable[[], Any]) -> Any:
     raise AssertionError("it never came")
 
 
+def test_what_holds_rows_back_is_shown_with_its_time(server: Server, cli: Cli) -> None:
+    """A topic that is kept until it is acknowledged, and has nobody who would."""
+    name, asked = "/held/back", Asked(server.http)
+    cli("topics", "create", name, "--retain-until-acked", "--server", server.http)
+    before_us = SystemClock().now_us()
+    with frazil.connect(server.flight) as storage:
+        topic = storage.topic(name)
+        topic.publish(b"one")
+        held = waited(lambda: topic.stats().held_back)
+    assert held == HeldBack("subscriptions", 0, 0, None)
+    assert before_us <= held.since_us <= SystemClock().now_us()
+    assert asked.get("/v1/topics" + name)["held_back"] == asdict(held)
+    assert cli.json("topics", "describe", name, "--server", server.http)["held_back"] == asdict(held)
+    assert re.search(
+        r"held back by: +subscriptions since .*, rows from offset 0 on",
+        cli("topics", "describe", name, "--server", server.http),
+    )
+    with urllib.request.urlopen(f"{server.http}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    assert re.search(r'frazil_topic_held_back_seconds\{guard="subscriptions",topic="/held/back"\} \d', text)
+
+
 # --- real processes: pipes and signals
 
 
@@ -380,13 +409,50 @@ def test_a_question_ends_on_the_server_with_whoever_asked(server: Server) -> Non
         return [one for one in owner.children() if "sql" in one.cmdline()]
 
     with started(
-        "sql", "select sum(a.range * b.range) from range(1e9) a, range(1e9) b", "--server", server.http
+        "sql", "select sum(a.range * b.range) from range(1000000000) a, range(1000000000) b", "--server", server.http
     ) as verb:
         (query,) = waited(queries)
         verb.kill()
         verb.wait(30)
     query.wait(30)
     assert waited(lambda: not queries())
+
+
+def test_a_question_takes_no_longer_than_it_may(tmp_path: Path) -> None:
+    """Neither one that computes, nor one whose caller does not read; publishers go on."""
+    limited = Server(tmp_path, others={"flight": {"port": free_port(), "query_seconds_max": 5}})
+    limited.start()
+    assert limited.process is not None
+    owner = psutil.Process(limited.process.pid)
+
+    def are_ended() -> bool:
+        return not any(is_query(one) for one in owner.children())
+
+    def is_query(child: psutil.Process) -> bool:
+        try:
+            return "sql" in child.cmdline()
+        except psutil.NoSuchProcess:  # it has ended, and may still be listed
+            return False
+
+    def read_late(connection: Connection) -> None:
+        _, batches = ask(connection, "select repeat('x', 1000) as x from range(10000000)")
+        assert waited(are_ended)
+        list(batches)
+
+    try:
+        with frazil.connect(limited.flight) as client:
+            assert client.topic("/shop/orders").publish(b"one") == 0
+            with pytest.raises(frazil.QueryTooLong) as computing:
+                ask(client._connection, "select sum(a.range * b.range) from range(1000000000) a, range(1000000000) b")
+            assert waited(are_ended)
+            with pytest.raises(frazil.QueryTooLong) as waiting:
+                read_late(client._connection)
+            for error in (computing.value, waiting.value):
+                assert (error.code, error.as_dict()["limit_seconds"]) == ("query_too_long", 5)
+                assert "flight.query_seconds_max" in error.message
+            assert client.topic("/shop/orders").publish(b"two") == 1
+    finally:
+        limited.kill()
 
 
 def test_maintenance_is_ended_on_the_server_by_ctrl_c(server: Server) -> None:

@@ -129,6 +129,22 @@ def test_an_exclusive_subscription_has_one_consumer(topic: frazil.RemoteTopic) -
         topic.subscribe("cooks", kind="nonsense")
 
 
+def test_the_newest_consumer_of_a_name_has_it_and_the_other_does_not_come_back(
+    topic: frazil.RemoteTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    with topic.subscribe("s", kind="shared", consumer="kitchen") as first:
+        topic.publish("tea")
+        assert next(first).payload == b"tea"
+        assert not caplog.records
+        with topic.subscribe("s", kind="shared", consumer="kitchen") as second:
+            assert [record.levelname for record in caplog.records] == ["WARNING"]
+            with pytest.raises(frazil.ConsumerReplaced, match="a name of its own"):
+                next(first)
+            message = next(second)
+            assert message.payload == b"tea", "it had no answer"
+            second.ack(message.offset)
+
+
 def test_a_subscription_goes_on_after_a_cut(server: Server, remote: frazil.RemoteStorage) -> None:
     published = remote.topic("/default/cut")
     with cut_proxy(server.flight_port) as proxy, frazil.connect(proxy.address) as behind:

@@ -84,8 +84,8 @@ def test_an_exclusive_consumer_gets_all_in_order(server: Server, topic: str) -> 
     run(work())
 
 
-def test_a_shared_subscription_has_equal_shares(server: Server, topic: str) -> None:
-    async def work() -> None:
+def test_a_shared_subscription_has_equal_shares(tmp_path: Path, topic: str) -> None:
+    async def work(server: Server) -> None:
         client = await connect(server)
         sender = await producer(client, topic)
         async with contextlib.AsyncExitStack() as stack:
@@ -98,7 +98,9 @@ def test_a_shared_subscription_has_equal_shares(server: Server, topic: str) -> N
             shares = await asyncio.gather(*(one.texts(30) for one in receivers))
         assert sorted(int(text) for share in shares for text in share) == list(range(90))
 
-    run(work())
+    # A consumer with its share of the window in flight is passed over: this window holds all messages.
+    with serving(tmp_path, max_unacked_messages=300) as server:
+        run(work(server))
 
 
 def test_failover_goes_to_the_next_with_what_was_not_acknowledged(server: Server, topic: str) -> None:
@@ -438,3 +440,27 @@ def test_a_clean_stop_ends_streams_and_stores_cursors(tmp_path: Path) -> None:
         stored = list(storage.topic(TOPIC, create=False).read())
     assert [message.payload for message in stored] == [str(number).encode() for number in range(20)]
     assert {message.producer for message in stored} == {"p"}
+
+
+def test_one_stream_too_many_is_refused_and_named(tmp_path: Path) -> None:
+    async def work(server: Server) -> None:
+        client = await connect(server)
+        sender = await producer(client)
+        async with subscriber(client) as receiver:
+            await sender.send(b"tea")
+            assert await receiver.texts(1) == ["tea"], "its stream is open"
+            async with grpc.aio.insecure_channel(server.url.removeprefix("http://")) as channel:
+                calls = stubs.ConsumerServiceStub(channel)
+                wanted = pb.ConsumerRequest(topic_name=TOPIC, subscription="other", consumer_name="c")
+                made = await calls.Subscribe(wanted)
+                stream = calls.ReceiveMessages(pb.ReceiveRequest(consumer_id=made.consumer_id))
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await anext(aiter(stream))
+            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "broker.streams_max" in (refused.value.details() or "")
+        async with subscriber(client, "later", subscription="third") as receiver:
+            await sender.send(b"milk")
+            assert await receiver.texts(1) == ["milk"], "the place is free again"
+
+    with serving(tmp_path, streams_max=1) as server:
+        run(work(server))

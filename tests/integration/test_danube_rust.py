@@ -21,12 +21,15 @@ pytestmark = [
     pytest.mark.skipif(not HAS_CLIENT, reason="the client could not be built here; `make parts` says why"),
 ]
 
+WINDOW = 1_000
 KEYS = ["tea", "milk", "rice", "salt"]
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    made = Server(tmp_path / "server")
+    # A consumer with its share of the window in flight is passed over. The window holds all messages of a test, so that
+    # shares are equal however slow one of the consumers is.
+    made = Server(tmp_path / "server", max_unacked_messages=WINDOW)
     made.start()
     yield made
     made.kill()

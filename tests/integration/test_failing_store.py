@@ -179,7 +179,7 @@ def test_a_folder_that_cannot_be_written_is_told_and_the_move_goes_on_once_it_ca
     (topic,) = local.move().topics.values()
     assert topic.error is not None
     assert "object_store.path: " in topic.error
-    assert "give this user the right to write there" in topic.error
+    assert "see whether it is a folder that can be written" in topic.error
     data.unlink()
     data.with_name("aside").rename(data)
     assert local.moved() == 5

@@ -7,6 +7,7 @@ import json
 import random
 import struct
 import threading
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -183,7 +184,7 @@ def test_a_batch_in_pieces_is_taken_once_and_whole(hostile: Hostile) -> None:
     with frazil.connect(hostile.server.flight) as remote:
         topic = remote.topic("/default/pieces")
         made = rows(5, MIB)
-        name = {"topic": "/default/pieces", "producer": "whole"}
+        name = {"topic": "/default/pieces", "producer": "whole", "client": "one of a kind"}
         answers, code, _ = hostile.put(opening(**name), *pieces(made), *pieces(made, 5))
         assert code is None
         assert [acked for answer in answers for acked in answer.get("acked", [])] == [[0, 0], [5, 5]]
@@ -314,6 +315,23 @@ def test_streams_that_are_none_are_refused(hostile: Hostile) -> None:
         assert hostile.refused(*case) is not None, case[-1][:100]
 
 
+@pytest.mark.parametrize("method", ["DoPut", "DoExchange"])
+def test_a_stream_that_says_nothing_is_ended(hostile: Hostile, method: str) -> None:
+    silent = threading.Event()
+
+    def never() -> Iterator[bytes]:
+        silent.wait(60)
+        yield from ()
+
+    call = hostile.channel.stream_stream(PATH + method)(never(), timeout=60)
+    try:
+        with pytest.raises(grpc.RpcError) as refused:
+            next(call)
+        assert "did not say within 5 s what it is for" in (refused.value.details() or "")  # type: ignore[attr-defined]
+    finally:
+        silent.set()
+
+
 def test_other_calls_with_nonsense_are_refused(hostile: Hostile) -> None:
     for method in ("DoGet", "DoAction", "GetFlightInfo", "GetSchema", "ListFlights", "Handshake"):
         for raw in (b"", b"\xff" * 100, b"\x0a\x05hello", bytes(1_000)):
@@ -360,7 +378,8 @@ def flip_bits(hostile: Hostile, streams: int) -> None:
         raw = FlightData(data_header=header, data_body=body, app_metadata=note).SerializeToString()
         if rng.random() < 0.1:
             raw = flip(rng, raw)
-        answers, code, details = hostile.put(opening(producer=f"seed {seed}"), raw)
+        producer = f"seed {seed} {uuid.uuid4()}"  # a name that another test has used would be refused for its number
+        answers, code, details = hostile.put(opening(producer=producer), raw)
         assert code in CLEAN or code is None, (seed, code, details)
         outcomes["taken" if any("acked" in answer for answer in answers) else "refused"] += 1
     assert min(outcomes.values()) > streams / 10, outcomes

@@ -111,10 +111,37 @@ def test_once_moves_all_rows_and_again_moves_nothing(tmp_path: Path) -> None:
     assert before_us < orders["committed_ms"] * 1_000 < SystemClock().now_us()
 
 
+def test_a_signal_to_the_whole_process_group_ends_the_mover_quietly(tmp_path: Path) -> None:
+    """As a supervisor or a terminal sends it. The pipe of its stderr ends only once its JVM is gone, too."""
+    fill(tmp_path, 50)
+    settings = frazil.Settings.of_folder(tmp_path)
+    with subprocess.Popen(
+        command(tmp_path, "pipeline", "run"), stderr=subprocess.PIPE, env=environment(), start_new_session=True
+    ) as mover:
+        started = psutil.Process(mover.pid)
+        try:
+            wait_until(lambda: (read_status(settings, SystemClock()) or {}).get("rows", 0) > 0, mover)
+            below = started.children(recursive=True)
+            assert any("java" in one.name() for one in below)
+            os.killpg(mover.pid, signal.SIGTERM)
+            _, said = mover.communicate(timeout=DEADLINE_SECONDS)
+        finally:
+            if mover.poll() is None:
+                os.killpg(mover.pid, signal.SIGKILL)
+    assert mover.returncode == 0, said.decode()
+    assert not [
+        line for line in said.decode().splitlines() if "ERROR" in line or "Traceback" in line or "\tat " in line
+    ]
+    assert not psutil.wait_procs(below, timeout=DEADLINE_SECONDS)[1]
+    told = read_status(settings, SystemClock())
+    assert told is not None
+    assert (told["state"], told["error"]) == ("stopped", None)
+
+
 def test_serve_moves_rows_starts_a_dead_mover_again_and_stops_with_it(tmp_path: Path) -> None:
     fill(tmp_path)
     settings = frazil.Settings(data=tmp_path)
-    arguments = ("serve", "--port", "0", "--flight-port", "0", "--broker-port", "0", "--log-json")
+    arguments = ("serve", "--port", "0", "--flight-port", "0", "--broker-port", "0", "--admin-port", "0", "--log-json")
     with subprocess.Popen(command(tmp_path, *arguments), env=environment(), stderr=subprocess.PIPE) as process:
         try:
             wait_until(lambda: served_by(settings) is not None, process)
@@ -167,7 +194,19 @@ def test_a_folder_that_is_owned_but_not_served_is_refused(tmp_path: Path) -> Non
 
 def test_without_java_serve_says_so_in_one_line_and_goes_on(tmp_path: Path) -> None:
     without = {**environment(), "JAVA_HOME": str(tmp_path / "no-java")}
-    arguments = ("serve", "--port", "0", "--flight-port", "0", "--broker-port", "0", "--json", "--log-json")
+    arguments = (
+        "serve",
+        "--port",
+        "0",
+        "--flight-port",
+        "0",
+        "--broker-port",
+        "0",
+        "--admin-port",
+        "0",
+        "--json",
+        "--log-json",
+    )
     with subprocess.Popen(
         command(tmp_path / "data", *arguments), env=without, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:

@@ -24,7 +24,7 @@ SECRETS = {
 }
 
 
-def test_a_catalog_and_a_store_that_do_not_answer_are_told_without_their_secrets(tmp_path: Path) -> None:
+def test_a_catalog_and_a_store_that_do_not_answer_are_reported_without_their_secrets(tmp_path: Path) -> None:
     catalog = {
         "uri": f"postgresql+psycopg2://frazil:{SECRETS['catalog']}@127.0.0.1:{free_port()}/lake",
         "credential": f"id:{SECRETS['credential']}",
@@ -41,9 +41,9 @@ def test_a_catalog_and_a_store_that_do_not_answer_are_told_without_their_secrets
     place = make_place(tmp_path / "data", tmp_path / "lake", catalog=catalog, object_store=store)
     publish(place.data, 10)
     log = tmp_path / "server.log"
-    arguments = ("serve", "--port", "0", "--flight-port", "0", "--broker-port", "0", "--log-json")
+    arguments = ("serve", "--port", "0", "--flight-port", "0", "--broker-port", "0", "--admin-port", "0", "--log-json")
     with process(place, log, *arguments) as server:
-        wait_until(lambda: "the mover ended with code" in log.read_text(), server)
+        wait_until(lambda: "the catalog cannot be reached" in log.read_text(), server)
         address = (served_by(place.settings) or {})["http"]
         shown = [httpx.get(address + path, timeout=30).text for path in ("/metrics", "/health/ready", "/topics")]
         server.terminate()
@@ -55,11 +55,23 @@ def test_a_catalog_and_a_store_that_do_not_answer_are_told_without_their_secrets
     assert not [name for name, secret in SECRETS.items() if any(secret in text for text in shown)]
 
 
-def test_an_etcd_that_refuses_a_password_is_told_without_it(tmp_path: Path) -> None:
+def test_an_etcd_that_refuses_a_password_is_reported_without_it(tmp_path: Path) -> None:
     with etcd_server(tmp_path / "etcd") as etcd:
         metadata = {"type": "etcd", "endpoints": [etcd.endpoint], "username": "u", "password": SECRETS["etcd"]}
         place = make_place(tmp_path / "data", tmp_path / "lake", metadata=metadata)
-        words = ("serve", "--port", "0", "--flight-port", "0", "--broker-port", "0", "--no-pipeline", "--log-json")
+        words = (
+            "serve",
+            "--port",
+            "0",
+            "--flight-port",
+            "0",
+            "--broker-port",
+            "0",
+            "--admin-port",
+            "0",
+            "--no-pipeline",
+            "--log-json",
+        )
         done = subprocess.run(
             command(place, *words), capture_output=True, text=True, timeout=60, env=environment(), check=False
         )

@@ -85,7 +85,7 @@ def as_spark_rows(topic: frazil.Topic, name: str = TOPIC, partition: int = 0) ->
 
 
 def found_rows(frame: DataFrame) -> list[tuple[Any, ...]]:
-    assert frame.columns == ["key", "value", "topic", "partition", "offset", "timestamp", "headers"]
+    assert frame.columns == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
     return sorted(
         (
             (
@@ -106,7 +106,7 @@ def found_rows(frame: DataFrame) -> list[tuple[Any, ...]]:
 def test_a_batch_has_the_rows_of_the_topic_across_table_and_log(tmp_path: Path, session: SparkSession) -> None:
     settings, floor = small(tmp_path), Floor()
     with frazil.open(settings) as storage:
-        storage.floor_of = floor
+        storage.guards = [floor]
         topic, mover = storage.topic(TOPIC), HandMover(settings)
         published(topic, 1_500)
         assert found_rows(read(session, tmp_path)) == as_spark_rows(topic)  # all in the log
@@ -148,7 +148,7 @@ def test_a_starting_timestamp_names_one_offset_in_table_and_log(tmp_path: Path, 
     settings, floor, clock = small(tmp_path), Floor(), FakeClock()
     times = []
     with frazil.open(settings, clock=clock) as storage:
-        storage.floor_of = floor
+        storage.guards = [floor]
         topic = storage.topic(TOPIC)
         for _ in range(12):
             clock.advance(10_000_000)
@@ -277,13 +277,40 @@ def test_tasks_follow_the_files_and_min_partitions(tmp_path: Path, session: Spar
     assert offsets(many) == list(range(400))
 
 
+def test_other_names_of_kafka(tmp_path: Path, session: SparkSession) -> None:
+    settings = small(tmp_path)
+    with frazil.open(settings) as storage:
+        for number in range(2):
+            topic = storage.topic(f"/shop/many-part-{number}")
+            published(topic, 300)
+            HandMover(settings).move(topic, 200, files=2)
+        HandMover(settings).table(topic).delete("_offset = 100 and _topic_partition = 1")
+    given = {"assign": '{"/shop/many": [1]}', "failOnDataLoss": "false", "includeHeaders": "false"}
+    source = session.read.format("frazil").options(data=str(tmp_path), **given)
+    frame = source.load()
+    assert frame.columns == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+    assert offsets(frame) == [offset for offset in range(300) if offset != 100]
+    assert {(row.partition, row.timestampType) for row in frame.collect()} == {(1, 1)}
+    assert offsets(source.option("startingTimestamp", "1").option("endingTimestamp", "1").load()) == []
+    strict = session.read.format("frazil").options(data=str(tmp_path), assign='{"/shop/many": [1]}').load()
+    with pytest.raises(Exception, match=r"offsets 100 up to 101 are missing"):
+        strict.collect()
+
+
+def test_a_stream_waits_for_rows_only_after_its_first_batch(tmp_path: Path, session: SparkSession) -> None:
+    settings, sink = small(tmp_path / "data"), tmp_path / "sink"
+    with frazil.open(settings) as storage:
+        published(storage.topic(TOPIC), 10)
+        assert run_stream(session, tmp_path / "data", sink, minOffsetsPerTrigger="100", maxTriggerDelay="1h") == [10]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"subscribe": "orders"}, "must have the form /namespace/topic"),
         ({"subscribe": " , "}, "option subscribe: name a topic"),
         ({"subscribe": "/no/such"}, "there is no topic /no/such"),
-        ({"subscribePattern": "x"}, "option subscribe: give either"),
+        ({"subscribePattern": "x"}, "option subscribePattern: give either it or subscribe"),
         ({"kafka.bootstrap.servers": "x"}, "option kafka.bootstrap.servers: there is no such option"),
         ({"startingOffsets": "soon"}, "option startingOffsets: 'soon' is neither"),
         ({"startingOffsets": "-3"}, "option startingOffsets: -3 is no offset"),
@@ -325,7 +352,7 @@ def test_rows_that_are_nowhere_are_an_error_or_skipped(tmp_path: Path, session: 
 def test_what_is_moved_and_removed_after_planning_is_read_from_the_table(tmp_path: Path, session: SparkSession) -> None:
     settings, floor = small(tmp_path), Floor()
     with frazil.open(settings) as storage:
-        storage.floor_of = floor
+        storage.guards = [floor]
         topic, mover = storage.topic(TOPIC), HandMover(settings)
         published(topic, 1_000)
         mover.move(topic, 100)

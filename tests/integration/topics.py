@@ -13,8 +13,9 @@ from frazil.core.settings import Settings, make_settings
 from frazil.lake.catalog import catalog_properties, open_catalog
 from frazil.lake.store import TableStore
 from frazil.lake.tables import table_of
-from frazil.pipeline.mover import Mover, TickReport
+from frazil.pipeline.mover import Mover
 from frazil.pipeline.source import OwnLogs
+from frazil.pipeline.tick_report import TickReport
 from frazil.testing import FakeClock
 
 

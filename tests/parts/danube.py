@@ -40,14 +40,14 @@ class Server:
         self.flight_port = free_port()
         self.flight = f"grpc://127.0.0.1:{self.flight_port}"
         flight = {"port": self.flight_port}
-        sections = {"broker": {"port": self.port, **broker}, "http": {"port": 0}, "flight": flight}
+        sections = {"broker": {"port": self.port, "admin_port": 0, **broker}, "http": {"port": 0}, "flight": flight}
         sections |= {} if metadata is None else {"metadata": metadata}
         sections |= others or {}
         self._config = folder / "frazil.yaml"
         self._config.write_text(json.dumps(sections), encoding="utf-8")
         self._log = folder / "server.log"
         self.process: subprocess.Popen[str] | None = None
-        self.http = ""
+        self.http = self.admin = ""
         self.flight = ""
 
     def start(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class Server:
         line = self.process.stdout.readline()
         assert line, self.log()
         found: dict[str, Any] = json.loads(line)
-        self.http, self.flight = found["address"], found["flight"]
+        self.http, self.flight, self.admin = found["address"], found["flight"], found.get("admin", "")
         return found
 
     def kill(self) -> None:

@@ -15,6 +15,7 @@ class ForwardingProxy:
         self._threads: list[threading.Thread] = []
         self._open: set[socket.socket] = set()
         self._guard = threading.Lock()
+        self._refusing = False
         self.port: int = self._listener.getsockname()[1]
 
     def start(self) -> None:
@@ -55,6 +56,9 @@ class ForwardingProxy:
                     client.close()
                     continue
                 with self._guard:
+                    if self._refusing:
+                        end(client, server)
+                        continue
                     self._open |= {client, server}
                 self._begin(self._pump, client, server, "calls")
                 self._begin(self._pump, server, client, "answers")

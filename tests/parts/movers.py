@@ -100,7 +100,19 @@ def process(place: Place, log: Path, *arguments: str) -> Iterator[subprocess.Pop
 @contextlib.contextmanager
 def served(place: Place, log: Path) -> Iterator[dict[str, Any]]:
     """The folder behind `frazil serve` without a mover of its own; the addresses of the doors."""
-    arguments = ("serve", "--port", "0", "--flight-port", "0", "--broker-port", "0", "--no-pipeline", "--log-json")
+    arguments = (
+        "serve",
+        "--port",
+        "0",
+        "--flight-port",
+        "0",
+        "--broker-port",
+        "0",
+        "--admin-port",
+        "0",
+        "--no-pipeline",
+        "--log-json",
+    )
     with process(place, log, *arguments) as owner:
         wait_until(lambda: served_by(place.settings) is not None, owner)
         yield served_by(place.settings) or {}

@@ -66,5 +66,14 @@ class Floor:
     def __init__(self) -> None:
         self.ends: dict[str, int] = {}
 
-    def __call__(self, log: object) -> int:
+    name = "table"
+    holds_rows = True
+
+    def concerns(self, log: object) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
+    def floor(self, log: object) -> int:
         return self.ends.get(log.log_id, 0)  # type: ignore[attr-defined]

@@ -27,7 +27,7 @@ def settings_of(
         sync_mode=mode,
         fsync_interval_ms=3_600_000,  # a test says itself when to sync
         max_batch_bytes=40_000,
-        cache_capacity=cache_bytes,
+        cache_bytes=cache_bytes,
         retention=retention or RetentionSettings(),
     )
     return Settings(data="/data", wal=wal)

@@ -16,7 +16,18 @@ import pyarrow as pa
 import pytest
 from harness import FakeClock, FaultyDisk, abandon, opened, read_rows, settings_of
 
-from frazil import FrazilError, ProducerFenced, RetentionSettings, Sent, SequenceGap, Settings, Storage, SyncMode, Topic
+from frazil import (
+    FrazilError,
+    ProducerFenced,
+    RetentionSettings,
+    Sent,
+    SequenceForgotten,
+    SequenceGap,
+    Settings,
+    Storage,
+    SyncMode,
+    Topic,
+)
 
 KIB = 1024
 SECOND_US = 1_000_000
@@ -40,6 +51,7 @@ class Known:
     """What clients know: epochs they were given, batches in the order they sent them, and how much is durable."""
 
     epochs: dict[str, int] = field(default_factory=dict)
+    clients: dict[str, str] = field(default_factory=dict)
     batches: list[Batch] = field(default_factory=list)
     durable: int = 0
     made: bool = False
@@ -104,7 +116,9 @@ class Clients:
         self.note_durable()
 
     def take(self, producer: str) -> None:
-        self.known.epochs[producer] = self.topic.open_producer(producer).epoch
+        client = f"{producer} {self.disk.operations}"
+        self.known.epochs[producer] = self.topic.open_producer(producer, client=client).epoch
+        self.known.clients[producer] = client
         self.note_durable()
 
     def send(self, producer: str, count: int, size: int) -> None:
@@ -164,12 +178,19 @@ def holds(disk: FaultyDisk, known: Known, clients: Clients) -> None:
             last = known.last_of(producer)
             if last is not None:
                 sent_again(topic, last)
+            if state.epoch == epoch:
+                assert topic.open_producer(producer, client=known.clients[producer]).epoch == epoch, "not known again"
             taken = topic.open_producer(producer)
             assert taken.epoch > epoch
             if last is not None:
                 with pytest.raises(ProducerFenced):
                     publish(topic, last.rows, last.sent)
-                sent_again(topic, Batch(Sent(producer, taken.epoch, last.sent.sequence), last.rows, last.first))
+                another = Sent(producer, taken.epoch, last.sent.sequence)
+                if taken.next_sequence > another.sequence:
+                    with pytest.raises(SequenceForgotten):  # it is another client's
+                        publish(topic, last.rows, another)
+                else:
+                    sent_again(topic, Batch(another, last.rows))
         counts_are_true(topic, known)
         storage.close()
         storage = opened(disk, clients.settings, clients.clock)

@@ -35,6 +35,7 @@ from frazil import (
     ProducerState,
     RetentionSettings,
     Sent,
+    SequenceForgotten,
     Settings,
     Storage,
     SyncMode,
@@ -64,7 +65,7 @@ class LogMachine(stateful.RuleBasedStateMachine):
         self.storage: Storage | None = None
         self.count = 0
         self.sender_of: dict[bytes, str] = {}
-        self.last_sent: dict[tuple[str, str], tuple[str, int, list[bytes]]] = {}
+        self.last_sent: dict[tuple[str, str], tuple[str, Sent, list[bytes]]] = {}
         self.epochs: dict[tuple[str, str], int] = {}
         self._excepthook = threading.excepthook
         threading.excepthook = self._ignore_power_cuts
@@ -166,7 +167,7 @@ class LogMachine(stateful.RuleBasedStateMachine):
         topic = self._topic(storage, name)
         state = topic.producer_state(producer) or ProducerState(0, 0)
         sent = Sent(producer, state.epoch, state.next_sequence)
-        self.last_sent[name, producer] = (topic.log.log_id, sent.sequence, group)
+        self.last_sent[name, producer] = (topic.log.log_id, sent, group)
         self._publish(storage, name, group, sent)
 
     @stateful.rule(name=names, producer=producers)
@@ -177,15 +178,19 @@ class LogMachine(stateful.RuleBasedStateMachine):
 
     def _send_again(self, storage: Storage, name: str, producer: str) -> None:
         topic, expected = storage.topic(name), self.model[name]
-        log_id, sequence, group = self.last_sent.get((name, producer), ("", 0, []))
+        log_id, before, group = self.last_sent.get((name, producer), ("", Sent(producer, 0, 0), []))
         state = topic.producer_state(producer)
         if log_id != topic.log.log_id or state is None:
             return
-        sent = Sent(producer, state.epoch, sequence)
-        if sequence == state.next_sequence:
+        sent = Sent(producer, state.epoch, before.sequence)
+        if sent.sequence == state.next_sequence:
+            self.last_sent[name, producer] = (log_id, sent, group)
             self._publish(storage, name, group, sent)
-        elif sequence > state.next_sequence:
+        elif sent.sequence > state.next_sequence:
             assert self.mode is not SyncMode.ALWAYS, "a batch that came before this one is lost"
+        elif sent != before:
+            with pytest.raises(SequenceForgotten):  # the name was taken since: it is another client's
+                publish_values(topic, group, sent)
         else:
             end = topic.log.written_end
             assert publish_values(topic, group, sent) == expected.rows.index(group[0]), "not where it was"

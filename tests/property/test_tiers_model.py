@@ -15,7 +15,6 @@ import pytest
 from hypothesis import settings, stateful
 from hypothesis import strategies as st
 from pyiceberg.table import Table
-from tier_files import expire, remove_unneeded_files, rewrite
 
 import frazil
 import frazil.lake.ahead
@@ -28,6 +27,7 @@ from frazil.log.reader import BatchReader
 from frazil.topics.logs import FileView
 from frazil.topics.verify import verify
 from parts.moving import Floor, HandMover
+from parts.table_rewrites import expire, remove_unneeded_files, rewrite
 
 KIB = 1024
 TYPED = "/shop/readings"
@@ -111,7 +111,7 @@ class TiersMachine(stateful.RuleBasedStateMachine):
         self.patches.setattr(frazil.lake.file_rows, "BATCH_ROWS_MAX", batch)
         self.patches.setattr(frazil.lake.ahead, "FIRST_BYTES_MAX", waiting)
         self.patches.setattr(frazil.lake.ahead, "AHEAD_BYTES_MAX", waiting)
-        wal = {"max_file_size": 64 * KIB, "cache_capacity": cache_kib * KIB}
+        wal = {"max_file_size": 64 * KIB, "cache_bytes": cache_kib * KIB}
         reader = {"prefetch_size": ahead, "max_concurrent_reads": ahead}
         self.settings = make_settings({"data": self.folder / "data", "wal": wal, "reader": reader})
         self.mover = HandMover(self.settings)
@@ -295,7 +295,7 @@ class TiersMachine(stateful.RuleBasedStateMachine):
 
     def _open(self) -> None:
         self.storage = frazil.open(self.settings)
-        self.storage.floor_of = self.floor
+        self.storage.guards = [self.floor]
 
     def _close(self) -> None:
         for reading in self.readings:

@@ -93,7 +93,7 @@ def test_two_loops_may_publish_to_the_same_log(tmp_path: Path) -> None:
 
 
 def test_a_follower_gets_everything_in_order_over_files_cache_and_tail(tmp_path: Path) -> None:
-    settings = frazil.Settings(data=tmp_path, wal=frazil.WalSettings(max_file_size=64 * KIB, cache_capacity=20 * KIB))
+    settings = frazil.Settings(data=tmp_path, wal=frazil.WalSettings(max_file_size=64 * KIB, cache_bytes=20 * KIB))
 
     async def run() -> None:
         async with await frazil.aio.open(settings) as storage:
@@ -179,6 +179,20 @@ def test_typed_batches_and_times_work_as_in_the_plain_face(tmp_path: Path) -> No
                 topic.read()
             assert await topic.sync() == 2
             await storage.delete_topic("/default/typed")
+            assert await storage.topics() == []
+
+    asyncio.run(run())
+
+
+def test_partitions_are_made_and_deleted_as_one(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with await frazil.aio.open(tmp_path) as storage:
+            made = await storage.create_partitions("/default/orders", 2)
+            assert [topic.name for topic in made] == ["/default/orders-part-0", "/default/orders-part-1"]
+            assert [await topic.publish("tea") for topic in made] == [0, 0]
+            with pytest.raises(frazil.TopicExists):
+                await storage.create_partitions("/default/orders", 3)
+            await storage.delete_topic("/default/orders")
             assert await storage.topics() == []
 
     asyncio.run(run())

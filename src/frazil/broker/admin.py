@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from frazil.broker.broker import Broker
+from frazil.broker.dead_letters import letters_of
+from frazil.broker.delivery.assignment import Kind
+from frazil.broker.delivery.own_policy import OwnPolicy, shown
+from frazil.broker.delivery.policy import DeliveryPolicy
 from frazil.broker.live import LiveSubscription
+from frazil.broker.policies import with_policy
 from frazil.broker.subscription import Subscription
 from frazil.broker.topic import BrokerTopic
 from frazil.core.errors import SubscriptionNotFound, TopicDiffers, TopicNotFound
@@ -18,7 +23,10 @@ from frazil.log.positions import Start, resolve_start
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStatus:
-    """`cursor`: all below is acknowledged; `durable`: as far as a crash remembers. Null where nothing is kept."""
+    """`cursor`: all below is acknowledged; `durable`: as far as a crash remembers. Null where nothing is kept.
+
+    `snapshot_id` and `file`: where the table has the last row before the cursor that was looked for.
+    """
 
     topic: str
     subscription: str
@@ -31,6 +39,8 @@ class SubscriptionStatus:
     in_flight: int
     resting: int
     blocked_by: int | None
+    snapshot_id: int | None
+    file: str | None
     dropped: int
     consumers: int
     connected: int
@@ -65,6 +75,27 @@ class ProducerStatus:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True)
+class PolicyStatus:
+    """`policy` is what was set for the subscription, `effective` what holds."""
+
+    topic: str
+    subscription: str
+    type: Kind
+    policy: OwnPolicy
+    effective: DeliveryPolicy
+    dead_letter_topic: str
+    """Where dead letters go, were there any."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "topic": self.topic,
+            "subscription": self.subscription,
+            "policy": asdict(self.policy),
+            "effective": {**shown(self.effective), "dead_letter_topic": self.dead_letter_topic},
+        }
+
+
 class BrokerAdmin:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -93,6 +124,16 @@ class BrokerAdmin:
     def consumers(self, name: TopicName, subscription: str) -> list[ConsumerStatus]:
         topic = self.topic(name)
         return sorted(_consumers(topic, _known(topic, subscription)), key=lambda one: one.consumer)
+
+    def policy(self, name: TopicName, subscription: str) -> PolicyStatus:
+        return _policy(self.topic(name), with_policy(self.topic(name), subscription))
+
+    async def set_policy(
+        self, name: TopicName, subscription: str, change: Callable[[OwnPolicy], OwnPolicy]
+    ) -> PolicyStatus:
+        """`change` gets what was set before. Durable when it returns, and in force from then on."""
+        topic = self.topic(name)
+        return _policy(topic, await self._broker.set_policy(topic, subscription, change))
 
     async def delete_subscription(self, name: TopicName, subscription: str) -> None:
         await self._broker.delete_subscription(self.topic(name), subscription)
@@ -126,16 +167,23 @@ def _status(topic: BrokerTopic, one: Subscription | LiveSubscription) -> Subscri
         type=str(one.kind),
         reliable=kept is not None,
         cursor=None if kept is None else kept.cursor.end,
-        durable=None if kept is None else kept.cursor.durable_end,
+        durable=None if kept is None else kept.durable_end,
         end=None if kept is None else kept.end,
         lag=None if kept is None else kept.lag,
         in_flight=0 if kept is None else kept.in_flight,
         resting=0 if kept is None else kept.resting,
         blocked_by=None if kept is None else kept.blocked_by,
+        snapshot_id=None if kept is None or kept.place is None else kept.place.snapshot_id,
+        file=None if kept is None or kept.place is None else kept.place.file,
         dropped=one.counts.dropped,
         consumers=len(one.consumers),
         connected=sum(consumer.stream is not None for consumer in one.consumers.values()),
     )
+
+
+def _policy(topic: BrokerTopic, one: Subscription) -> PolicyStatus:
+    letters = str(letters_of(topic.name, one.policy))
+    return PolicyStatus(topic.label, one.name, one.kind, one.own_policy, one.policy, letters)
 
 
 def _consumers(topic: BrokerTopic, subscription: Subscription | LiveSubscription) -> Iterator[ConsumerStatus]:
@@ -146,6 +194,6 @@ def _consumers(topic: BrokerTopic, subscription: Subscription | LiveSubscription
             one.name,
             str(one.id),
             one.stream is not None,
-            len(one.in_flight),
+            subscription.in_flight_of(one.name),
             one.key_filters,
         )

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from frazil.broker.choice import Kind
+from frazil.broker.checks import check_filters, check_fits, check_name, new_id
 from frazil.broker.consumer import Consumer, Stream
 from frazil.broker.counts import BrokerCounts
-from frazil.broker.cursor import Cursor
-from frazil.broker.dead_letters import dead_letter, dead_letter_topic
+from frazil.broker.dead_letters import HEADERS_BYTES_MAX, dead_letter, letters_of
+from frazil.broker.delivery.assignment import Kind
+from frazil.broker.delivery.own_policy import OwnPolicy
+from frazil.broker.delivery.policy import DeliveryPolicy
+from frazil.broker.delivery.progress import Progress
+from frazil.broker.entry import Entry
 from frazil.broker.figures import SubscriptionFigures, figures_of
 from frazil.broker.live import LiveSubscription
+from frazil.broker.making import create_logs, delete_logs, to_make
 from frazil.broker.places import PlaceKeeper
-from frazil.broker.progress import ProgressKeeper, restored
+from frazil.broker.policies import check_takes_letters, own_policy, with_policy
+from frazil.broker.progress import ProgressKeeper, restored, restored_place, stored_form
 from frazil.broker.records import (
     CONSUMERS,
     PRODUCERS,
@@ -31,33 +36,29 @@ from frazil.broker.records import (
     progress_key,
     topic_key,
 )
-from frazil.broker.rules import DeliveryRules
-from frazil.broker.subscription import Delivery, Subscription
+from frazil.broker.subscription import Subscription, new_incarnation
 from frazil.broker.topic import BrokerTopic
-from frazil.core.broker_settings import BrokerSettings, Poison
+from frazil.core.broker_settings import BrokerSettings
 from frazil.core.clock import Clock
 from frazil.core.errors import (
     Closed,
+    CorruptLog,
     FrazilError,
     InvalidInput,
-    PartitioningDiffers,
+    SchemaMismatch,
     SubscriptionNotFound,
     SubscriptionTaken,
-    TopicDiffers,
-    TopicExists,
     TopicInUse,
     TopicNotFound,
     TryLater,
     UnknownClient,
 )
 from frazil.core.names import TopicName
+from frazil.core.offsets import Place
+from frazil.core.partitions import check_form, partition_names, topic_or_partitions
 from frazil.core.settings import RetentionSettings
 from frazil.log.storage import Storage
 from frazil.meta.store import MetaStore
-
-NAME_LENGTH_MAX = 255
-FILTERS_MAX, FILTER_LENGTH_MAX = 100, 255
-ID_MAX = 2**63 - 1
 
 _log = logging.getLogger("frazil.broker")
 
@@ -93,7 +94,7 @@ class Broker:
         self._storage = storage
         self._on_deleted = on_deleted
         self._records = Records(meta)
-        self._rules = DeliveryRules.of(settings)
+        self._policy = DeliveryPolicy.of(settings)
         self._clock = clock
         self._progress = ProgressKeeper(self._records, settings.progress_flush_ms)
         self._topics: dict[TopicName, BrokerTopic] = {}
@@ -103,6 +104,8 @@ class Broker:
         self._making = asyncio.Lock()
         self._closing = False
         self.counts = BrokerCounts()
+        self.address = ""
+        """By which Danube clients reach it, once its door is open."""
 
     async def start(self) -> None:
         """Everything that was known before. Cursors go on where they were stored."""
@@ -120,7 +123,7 @@ class Broker:
         for (namespace, topic, name), value in (await self._records.list(SUBSCRIPTIONS)).items():
             if (found := self._topics.get(TopicName(namespace, topic))) is None:
                 continue
-            subscription = await self._restored(found, name, Kind(value["kind"]))
+            subscription = await self._restored(found, name, value)
             for (*place, consumer), known in consumers.items():
                 if place == [namespace, topic, name]:
                     self._add_consumer(found, subscription, Consumer(consumer, int(known["id"]), known["key_filters"]))
@@ -154,21 +157,28 @@ class Broker:
         self._check_open()
         parsed = TopicName.parse(topic)
         if parsed not in self._topics:
-            await asyncio.to_thread(self._storage.topic, str(parsed), create=False)
-            await self._topic(parsed, reliable=True)
+            await self._topic(parsed, reliable=True, create=False)
 
     def partitions(self, name: TopicName) -> list[str]:
         """The topic itself, or its partitions in their order; nothing if neither is known."""
-        if name in self._topics:
-            return [str(name)]
-        parts = [one for one in self._topics if one != name and one.partition_of()[0] == name]
-        return [str(one) for one in sorted(parts, key=lambda one: one.partition_of()[1])]
+        return [str(one) for one in topic_or_partitions(name, self._topics) if one in self._topics]
+
+    async def discover(self, name: TopicName) -> list[str]:
+        """As `partitions`; topics that the log alone knows, made by another door or on the folder, become known."""
+        stored = await self._stored()
+        for one in topic_or_partitions(name, stored):
+            try:
+                if one in stored:
+                    await self.make_known(str(one))
+            except (CorruptLog, SchemaMismatch, TopicNotFound) as error:
+                _log.warning("%s is not told to clients of %s: %s", one, name, error)
+        return self.partitions(name)
 
     def acked(self, name: TopicName) -> int:
         """Up to where every subscription has acknowledged, durably; nothing if there is none. From any thread."""
         topic = self._topics.get(name)
         known = list(topic.subscriptions.values()) if topic is not None else []
-        return min((one.cursor.durable_end for one in known if isinstance(one, Subscription)), default=0)
+        return min((one.durable_end for one in known if isinstance(one, Subscription)), default=0)
 
     def figures(self) -> list[SubscriptionFigures]:
         """How each subscription stands. From any thread."""
@@ -182,25 +192,20 @@ class Broker:
     def producer_count(self) -> int:
         return len(self._producers)
 
-    async def _topic(self, name: TopicName, *, reliable: bool) -> BrokerTopic:
+    async def _topic(self, name: TopicName, *, reliable: bool, create: bool = True) -> BrokerTopic:
         async with self._making:
             topic = self._topics.get(name)
             if topic is None:
                 self._check_partitioning(name)
-                topic = await self._opened(name, reliable, create=True)
+                topic = await self._opened(name, reliable, create=create)
                 await self._introduce(topic, await self._records.get(topic_key(TOPICS, name)))
                 self._topics[name] = topic
-        if topic.reliable is not reliable:
-            have, want = (("reliable" if each else "non-reliable") for each in (topic.reliable, reliable))
-            raise TopicDiffers(str(name), f"its dispatch is {have}, not {want}")
+        topic.check_dispatch(reliable=reliable)
         return topic
 
     def _check_partitioning(self, name: TopicName) -> None:
-        base, _ = name.partition_of()
-        if base != name and base in self._topics:
-            raise PartitioningDiffers(str(base), "without partitions")
-        if base == name and self.partitions(name):
-            raise PartitioningDiffers(str(name), "with partitions")
+        """Also of topics that store nothing, which the log knows nothing of."""
+        check_form(name, self._topics, has_partitions=name not in self._topics and bool(self.partitions(name)))
 
     async def _opened(self, name: TopicName, reliable: bool, *, create: bool = False) -> BrokerTopic:
         log = await asyncio.to_thread(self._storage.topic, str(name), create=create) if reliable else None
@@ -210,11 +215,10 @@ class Broker:
 
     async def _introduce(self, topic: BrokerTopic, known: dict[str, Any] | None) -> None:
         """With what is stored of its name: what is of another log, which was deleted without us, is forgotten."""
-        log_id = topic.feed.topic.log.log_id if topic.feed is not None else None
-        if known is not None and known.get("log_id") not in (None, log_id):
+        if known is not None and not topic.is_of_log(known.get("log_id")):
             _log.warning("%s was deleted and made again: what is known of the old one is forgotten", topic.name)
             await self._forget(topic.name)
-        value = {"reliable": topic.reliable, "log_id": log_id}
+        value = {"reliable": topic.reliable, "log_id": topic.log_id}
         if value != known:
             await self._records.put(topic_key(TOPICS, topic.name), value)
 
@@ -224,17 +228,28 @@ class Broker:
 
     # --- producers
 
-    async def create_producer(self, topic: str, name: str, *, reliable: bool) -> Producer:
-        """The same producer again if it is known. The topic is made if it is not there."""
+    def check_producer(self, topic: str, name: str, *, reliable: bool) -> TopicName:
+        """Refuses what `create_producer` would refuse, and changes nothing."""
         self._check_open()
         parsed = TopicName.parse(topic)
-        _check_name("producer_name", name)
+        check_name("producer_name", name)
+        check_fits("producer_name", topic_key(PRODUCERS, parsed, name))
+        known = self._topics.get(parsed)
+        if known is None:
+            self._check_partitioning(parsed)
+        else:
+            known.check_dispatch(reliable=reliable)
+        return parsed
+
+    async def create_producer(self, topic: str, name: str, *, reliable: bool) -> Producer:
+        """The same producer again if it is known. The topic is made if it is not there."""
+        parsed = self.check_producer(topic, name, reliable=reliable)
         found = await self._topic(parsed, reliable=reliable)
         async with self._making:
             self._check_still_there(found)
             producer = found.producers.get(name)
             if producer is None:
-                producer = Producer(_new_id(self._producers), name, found)
+                producer = Producer(new_id(self._producers), name, found)
                 await self._records.put(topic_key(PRODUCERS, parsed, name), {"id": producer.id})
                 self._add_producer(producer)
         return producer
@@ -262,9 +277,11 @@ class Broker:
         """The id of the consumer, known or new. A new subscription begins at what is published next."""
         self._check_open()
         parsed = TopicName.parse(topic)
-        _check_name("subscription", subscription)
-        _check_name("consumer_name", consumer)
-        _check_filters(key_filters)
+        check_name("subscription", subscription)
+        check_name("consumer_name", consumer)
+        keys = progress_key(subscription, parsed), topic_key(CONSUMERS, parsed, subscription, consumer)
+        check_fits("consumer_name", *keys)
+        check_filters(key_filters)
         found = self._topics.get(parsed)
         if found is None:
             raise TopicNotFound(topic)
@@ -277,14 +294,14 @@ class Broker:
             if mine is None:
                 if known.kind is Kind.EXCLUSIVE and known.consumers:
                     raise SubscriptionTaken(topic, subscription, next(iter(known.consumers)))
-                mine = Consumer(consumer, _new_id(self._consumers), key_filters)
+                mine = Consumer(consumer, new_id(self._consumers), key_filters)
                 await self._store_consumer(parsed, subscription, mine)
                 self._add_consumer(found, known, mine)
             elif mine.key_filters != tuple(key_filters):
-                mine.key_filters = tuple(key_filters)
-                await self._store_consumer(parsed, subscription, mine)
-            if mine.stream is not None:
-                known.disconnect(mine, mine.stream)  # whoever subscribes again takes over
+                await self._store_consumer(parsed, subscription, Consumer(mine.name, mine.id, key_filters))
+                known.set_filters(mine, key_filters)
+            known.end_stream(mine)  # an explicit subscribe takes over
+            known.expect(mine)
         return mine.id
 
     def connect(self, number: int) -> tuple[BrokerTopic, Subscription | LiveSubscription, Consumer, Stream]:
@@ -305,55 +322,60 @@ class Broker:
     def subscription(self, topic: str, name: str) -> Subscription | LiveSubscription:
         """For answers, which name no consumer."""
         self._check_open()
-        parsed = TopicName.parse(topic)
-        found = self._topics.get(parsed)
+        found = self._topics.get(TopicName.parse(topic))
         known = found.subscriptions.get(name) if found is not None else None
+        if found is None:
+            raise TopicNotFound(topic)
         if known is None:
-            raise (
-                TopicNotFound(topic)
-                if found is None
-                else InvalidInput(
-                    f"subscription_name: {topic} has no subscription {name!r:.80}", field="subscription_name"
-                )
-            )
+            problem = f"subscription_name: {topic} has no subscription {name!r:.80}"
+            raise InvalidInput(problem, field="subscription_name")
         return known
 
     async def _new_subscription(self, topic: BrokerTopic, name: str, kind: Kind) -> Subscription | LiveSubscription:
-        made = self._made(topic, name, kind, Cursor(topic.end))
+        made = self._made(topic, name, kind, Progress(new_incarnation(), topic.end), OwnPolicy())
         if isinstance(made, Subscription):
-            await self._records.put(progress_key(name, topic.name), {"offset": made.cursor.end, "acked": []})
+            await self._records.put(progress_key(name, topic.name), stored_form(made.progress()))
         await self._records.put(topic_key(SUBSCRIPTIONS, topic.name, name), {"kind": str(kind)})
         topic.subscriptions[name] = made
         made.start()
         return made
 
-    async def _restored(self, topic: BrokerTopic, name: str, kind: Kind) -> Subscription | LiveSubscription:
+    async def _restored(self, topic: BrokerTopic, name: str, known: dict[str, Any]) -> Subscription | LiveSubscription:
         value = await self._records.get(progress_key(name, topic.name)) if topic.reliable else None
-        cursor = Cursor(topic.end) if value is None else restored(value)
-        if cursor.end > topic.end:
+        progress = Progress(new_incarnation(), topic.end) if value is None else restored(value, new_incarnation)
+        if progress.cursor > topic.end:
             _log.error("%s: subscription %s was at offset %d, and the log ends at %d: it goes on there",
-                       topic.name, name, cursor.end, topic.end)  # fmt: skip
-            cursor = Cursor(topic.end)
-        made = topic.subscriptions[name] = self._made(topic, name, kind, cursor)
+                       topic.name, name, progress.cursor, topic.end)  # fmt: skip
+        own, place = own_policy(topic.name, name, known.get("policy")), restored_place(value or {})
+        made = topic.subscriptions[name] = self._made(topic, name, Kind(known["kind"]), progress, own, place)
         return made
 
-    def _made(self, topic: BrokerTopic, name: str, kind: Kind, cursor: Cursor) -> Subscription | LiveSubscription:
+    def _made(
+        self,
+        topic: BrokerTopic,
+        name: str,
+        kind: Kind,
+        progress: Progress,
+        own: OwnPolicy,
+        place: Place | None = None,
+    ) -> Subscription | LiveSubscription:
         if topic.feed is None:
             return LiveSubscription(name, kind)
         key = progress_key(name, topic.name)
         return Subscription(
-            name, kind, cursor, topic.feed, self._rules, self._clock,
-            lambda changed: self._progress.moved(key, changed.cursor),
-            lambda subscription, delivery, reason: self._poisoned(topic, subscription, delivery, reason),
+            name, kind, progress, own, self._policy, topic.feed, self._clock,
+            lambda changed: self._progress.moved(key, changed),
+            lambda subscription, entry, attempts, reason: self._set_aside(topic, subscription, entry, attempts, reason),
+            place,
         )  # fmt: skip
 
     def _placed(self, topic: BrokerTopic, subscription: Subscription) -> None:
-        self._progress.moved(progress_key(subscription.name, topic.name), subscription.cursor)
+        self._progress.moved(progress_key(subscription.name, topic.name), subscription)
 
     def _add_consumer(
         self, topic: BrokerTopic, subscription: Subscription | LiveSubscription, consumer: Consumer
     ) -> None:
-        subscription.consumers[consumer.name] = consumer
+        subscription.add(consumer)
         self._consumers[consumer.id] = _Place(topic, subscription, consumer)
 
     async def _store_consumer(self, topic: TopicName, subscription: str, consumer: Consumer) -> None:
@@ -362,14 +384,13 @@ class Broker:
 
     # --- messages that nobody acknowledges
 
-    async def _poisoned(self, topic: BrokerTopic, subscription: Subscription, delivery: Delivery, reason: str) -> None:
-        """When it returns the message may be forgotten: it was to be dropped, or is in the other topic."""
-        if self._rules.poison is Poison.DROP:
-            _log.warning("%s: subscription %s drops offset %d: %s",
-                         topic.name, subscription.name, delivery.entry.offset, reason)  # fmt: skip
-            return
-        target = await self._topic(dead_letter_topic(topic.name), reliable=True)
-        await target.publish(dead_letter(topic.name, subscription.name, delivery, reason))
+    async def _set_aside(
+        self, topic: BrokerTopic, subscription: Subscription, entry: Entry, attempts: int, reason: str
+    ) -> None:
+        """The dead letter is durable when it returns."""
+        target = await self._topic(letters_of(topic.name, subscription.policy), reliable=True)
+        letter = dead_letter(topic, subscription.name, entry, attempts, reason, self.address)
+        await target.publish_with_headers(letter, HEADERS_BYTES_MAX)
 
     # --- for administrators, see `frazil.broker.admin`
 
@@ -378,51 +399,69 @@ class Broker:
         return self._topics
 
     async def create_topics(
-        self, names: Sequence[TopicName], *, reliable: bool, retention: RetentionSettings | None
-    ) -> None:
-        """All of them new, or none: `TopicExists`."""
+        self, base: TopicName, partitions: int, *, reliable: bool, retention: RetentionSettings | None
+    ) -> list[TopicName]:
+        """A new topic, or all its partitions: all of them, or none. Returns their names; `TopicExists`."""
         self._check_open()
         async with self._making:
-            for name in names:
-                if name in self._topics:
-                    raise TopicExists(str(name))
-                self._check_partitioning(name)
+            names = partition_names(base, partitions) if partitions else [base]
+            missing = to_make(base, partitions, reliable, self._topics, await self._stored())
             if reliable:
-                await asyncio.to_thread(create_logs, self._storage, names, retention)
-            for name in names:
-                topic = await self._opened(name, reliable)
-                await self._introduce(topic, await self._records.get(topic_key(TOPICS, name)))
-                self._topics[name] = topic
+                await asyncio.to_thread(create_logs, self._storage, base, partitions, retention)
+            try:
+                for name in reversed(names):  # number 0 last, as in the log
+                    if name not in self._topics:
+                        topic = await self._opened(name, reliable)
+                        await self._introduce(topic, await self._records.get(topic_key(TOPICS, name)))
+                        self._topics[name] = topic
+            except BaseException:
+                if reliable:
+                    await asyncio.to_thread(delete_logs, self._storage, missing)
+                for name in missing:
+                    await self._remove(name)
+                raise
+            return names
 
     async def delete_topic(self, name: TopicName, *, force: bool) -> None:
-        """With everything that is known of it. What is stored goes before the log: a cursor never outlives it."""
+        """With everything that is known of it, and all its partitions; or nothing, if one of them is in use."""
         self._check_open()
-        async with self._making:
-            subscriptions, producers = await self._records.users(name)
+        async with self._making, self._progress.held():
+            names = topic_or_partitions(name, await self._stored() | self._topics.keys())
+            users = [await self._records.users(one) for one in names]
+            subscriptions, producers = (sum(each) for each in zip(*users, strict=True))
             if not force and (subscriptions or producers):
                 raise TopicInUse(str(name), subscriptions, producers)
-            topic = self._topics.get(name)
-            if topic is not None:
-                for subscription in topic.subscriptions.values():
-                    self._forget_consumers(topic, subscription)
-                for producer in topic.producers.values():
-                    del self._producers[producer.id]
-                del self._topics[name]
-                await topic.close()
-            await self._forget(name)
-            if topic is None or topic.reliable:
-                await asyncio.to_thread(self._storage.delete_topic, str(name))
+            for one in reversed(names):
+                stored = one not in self._topics or self._topics[one].reliable
+                await self._remove(one)
+                if stored:
+                    await asyncio.to_thread(self._storage.delete_topic, str(one))
+
+    async def _remove(self, name: TopicName) -> None:
+        """All but the log, which goes after it: a cursor never outlives its log. What is stored goes first."""
+        await self._forget(name)
+        topic = self._topics.pop(name, None)
+        if topic is not None:
+            for subscription in topic.subscriptions.values():
+                self._forget_consumers(topic, subscription)
+            for producer in topic.producers.values():
+                del self._producers[producer.id]
+            await topic.close()
+
+    async def _stored(self) -> set[TopicName]:
+        return {TopicName.parse(name) for name in await asyncio.to_thread(self._storage.topics)}
 
     async def delete_subscription(self, topic: BrokerTopic, name: str) -> None:
         """Its streams end. Whoever subscribes again by that name begins with what is published next."""
         self._check_open()
-        async with self._making:
-            subscription = topic.subscriptions.pop(name, None)
+        async with self._making, self._progress.held():
+            subscription = topic.subscriptions.get(name)
             if subscription is None:
                 raise SubscriptionNotFound(str(topic.name), name)
+            await self._records.delete_subscription(topic.name, name)  # first: if it fails, all is as it was
+            del topic.subscriptions[name]
             self._forget_consumers(topic, subscription)
             await subscription.close()
-            await self._records.delete_subscription(topic.name, name)
 
     async def move_subscription(self, subscription: Subscription, offset: int) -> None:
         """Durable when it returns. If that fails it is in force all the same, and stored as soon as that can be."""
@@ -430,7 +469,23 @@ class Broker:
         subscription.move_to(offset)
         await self._progress.flush()
 
+    async def set_policy(self, topic: BrokerTopic, name: str, change: Callable[[OwnPolicy], OwnPolicy]) -> Subscription:
+        """Durable when it returns, and in force from then on. A policy that is refused changes nothing."""
+        self._check_open()
+        async with self._making:
+            self._check_still_there(topic)
+            found = with_policy(topic, name)
+            own = change(found.own_policy)
+            own.check(topic.name, self._policy)
+            if own.dead_letter_topic is not None:
+                await check_takes_letters(self._storage, TopicName.parse(own.dead_letter_topic), self._topics)
+            value = {"kind": str(found.kind), "policy": own.stored()}
+            await self._records.put(topic_key(SUBSCRIPTIONS, topic.name, name), value)
+            found.set_policy(own, self._policy)
+        return found
+
     def _forget_consumers(self, topic: BrokerTopic, subscription: Subscription | LiveSubscription) -> None:
+        subscription.end_at_once()
         self._progress.forget(progress_key(subscription.name, topic.name))
         for consumer in subscription.consumers.values():
             del self._consumers[consumer.id]
@@ -442,35 +497,3 @@ class Broker:
     def _check_open(self) -> None:
         if self._closing:
             raise Closed("the broker")
-
-
-def create_logs(storage: Storage, names: Sequence[TopicName], retention: RetentionSettings | None) -> None:
-    """All or none."""
-    made = []
-    try:
-        for name in names:
-            storage.create_topic(str(name), retention=retention)
-            made.append(name)
-    except BaseException:
-        for name in made:
-            storage.delete_topic(str(name))
-        raise
-
-
-def _check_name(field: str, name: str) -> None:
-    if not 0 < len(name) <= NAME_LENGTH_MAX:
-        raise InvalidInput(f"{field}: must have 1 to {NAME_LENGTH_MAX} characters, not {len(name)}", field=field)
-
-
-def _check_filters(filters: Sequence[str]) -> None:
-    if len(filters) > FILTERS_MAX or any(len(one) > FILTER_LENGTH_MAX for one in filters):
-        raise InvalidInput(
-            f"key_filters: at most {FILTERS_MAX} of {FILTER_LENGTH_MAX} characters each", field="key_filters"
-        )
-
-
-def _new_id(known: dict[int, object] | dict[int, Producer] | dict[int, _Place]) -> int:
-    while True:
-        number = 1 + secrets.randbelow(ID_MAX)
-        if number not in known:
-            return number

@@ -10,39 +10,49 @@ from frazil.broker.entry import Entry
 
 
 class Consumer:
-    __slots__ = ("id", "in_flight", "key_filters", "name", "stream")
+    __slots__ = ("id", "key_filters", "name", "stream")
 
     def __init__(self, name: str, number: int, key_filters: Sequence[str] = ()) -> None:
         self.name = name
         self.id = number
         self.key_filters = tuple(key_filters)
-        self.in_flight: set[int] = set()
         self.stream: Stream | None = None
 
 
 class Stream:
     """What goes to a consumer, until one side ends it. Bounded by the window of its subscription."""
 
-    __slots__ = ("_entries", "_more", "ended", "epoch")
+    __slots__ = ("_entries", "_more", "ended", "incarnation", "is_replaced")
 
-    def __init__(self, epoch: int = 0) -> None:
-        self.epoch = epoch
-        """Of the cursor that these messages are delivered for: answers bring it back."""
+    def __init__(self, incarnation: int = 0) -> None:
+        self.incarnation = incarnation
+        """Of the subscription that these messages are delivered for: answers bring it back."""
         self._entries: deque[Entry] = deque()
         self._more = asyncio.Event()
         self.ended = False
+        self.is_replaced = False
+        """Whether it ended because its consumer has connected anew."""
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(entry.size_bytes for entry in self._entries)
 
     def put(self, entry: Entry) -> None:
         self._entries.append(entry)
         self._more.set()
 
-    def begin_anew(self, epoch: int) -> None:
+    def reset(self, incarnation: int) -> None:
         """What was not taken yet is void."""
         self._entries.clear()
-        self.epoch = epoch
+        self.incarnation = incarnation
+
+    @property
+    def unsent(self) -> list[int]:
+        """Offsets of messages that were not taken yet."""
+        return [entry.offset for entry in self._entries]
 
     def end(self) -> None:
         self.ended = True

@@ -1,8 +1,7 @@
 """How far a subscription is: everything below `end` is acknowledged, and some of what lies above.
 
 Acknowledgements come in any order, the cursor is the end of the contiguous run. What is acknowledged above it is kept
-as ranges, few however many there are. A cursor that is set elsewhere is another one, of the next `epoch`: so answers to
-what was delivered before can be told from those to what was delivered since.
+as ranges, few however many there are.
 """
 
 from __future__ import annotations
@@ -10,30 +9,19 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable, Iterator
 
-from frazil.core.offsets import OffsetRange, Place
+from frazil.core.offsets import OffsetRange
 
 
 class Cursor:
-    __slots__ = ("_ends", "_starts", "durable_end", "end", "epoch", "place")
+    __slots__ = ("_ends", "_starts", "end")
 
-    def __init__(self, end: int, above: Iterable[tuple[int, int]] = (), epoch: int = 0) -> None:
+    def __init__(self, end: int, above: Iterable[tuple[int, int]] = ()) -> None:
         self.end = end
-        self.epoch = epoch
-        self.durable_end = end
-        """Where it will be after a crash."""
-        self.place: tuple[int, Place] | None = None
-        """An end that it had, and where the table has the row before that."""
         self._starts: list[int] = []
         self._ends: list[int] = []
         for start, stop in above:
             self._add(start, stop)
         self._advance()
-
-    def moved_to(self, end: int) -> Cursor:
-        """The one that takes its place. Until that is stored, a crash brings back this one: retention must know."""
-        made = Cursor(end, epoch=self.epoch + 1)
-        made.durable_end = min(self.durable_end, end)
-        return made
 
     def ack(self, offset: int) -> bool:
         """Whether it was news."""
@@ -46,9 +34,9 @@ class Cursor:
         self._advance()
         return True
 
-    def advance(self, end: int) -> None:
-        """All below is done with."""
-        self.end = max(self.end, end)
+    def finish(self, start: int, end: int) -> None:
+        """These are done, without an acknowledgement."""
+        self._add(start, end)
         self._advance()
 
     @property

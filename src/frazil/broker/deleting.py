@@ -11,22 +11,32 @@ import contextlib
 from frazil.broker.records import delete_key, forget_topic, users_of
 from frazil.core.errors import TopicInUse
 from frazil.core.names import TopicName
+from frazil.core.partitions import topic_or_partitions
 from frazil.log.storage import Storage
 from frazil.meta.opening import has_meta, open_meta
 from frazil.registry.records import topic_key as schema_key
 
 
 def delete_with_records(storage: Storage, topic: str, *, force: bool) -> None:
-    """`TopicInUse` if it has subscriptions or producers, unless `force` says that they go with it."""
+    """`TopicInUse` if it has subscriptions or producers, unless `force` says that they go with it.
+
+    A partitioned topic goes with all its partitions, or none if one of them is in use.
+    """
     name = TopicName.parse(topic)
-    names = [TopicName.parse(one) for one in storage.topics()]
-    if has_meta(storage.settings):
-        with contextlib.closing(open_meta(storage.settings)) as meta:
-            subscriptions, producers = users_of(meta, name)
+    there = {TopicName.parse(one) for one in storage.topics()}
+    names = topic_or_partitions(name, there)
+    with contextlib.ExitStack() as stack:
+        meta = None
+        if has_meta(storage.settings):
+            meta = stack.enter_context(contextlib.closing(open_meta(storage.settings)))
+            subscriptions, producers = (sum(each) for each in zip(*(users_of(meta, one) for one in names), strict=True))
             if not force and (subscriptions or producers):
                 raise TopicInUse(str(name), subscriptions, producers)
-            base = name.partition_of()[0]
-            if not any(one != name and one.partition_of()[0] == base for one in names):
-                delete_key(meta, schema_key(base))
-            forget_topic(meta, name)
-    storage.delete_topic(topic)
+        base = name.partition_of()[0]
+        for one in reversed(names):
+            there.discard(one)
+            if meta is not None:
+                if not any(other.partition_of()[0] == base for other in there):
+                    delete_key(meta, schema_key(base))
+                forget_topic(meta, one)
+            storage.delete_topic(str(one))

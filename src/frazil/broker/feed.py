@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from frazil.broker.entry import Entry
+from frazil.core.offsets import Place
 from frazil.core.rows import to_messages
 from frazil.log.reader import BatchReader
 from frazil.log.topic import Topic
@@ -34,8 +35,9 @@ class Feed:
     def end(self) -> int:
         return self.topic.log.visible_end
 
-    def reader(self, offset: int) -> FeedReader:
-        return FeedReader(self, offset)
+    def reader(self, offset: int, after: Place | None = None) -> FeedReader:
+        """`after` is where the table has a row before `offset`, if that is known."""
+        return FeedReader(self, offset, after)
 
     def listen(self) -> None:
         """Be told of the next move of the end. Once asked for, once told: ask before looking."""
@@ -76,9 +78,9 @@ class Feed:
 class FeedReader:
     """From an offset on, at a subscription's own pace. It holds one batch at most."""
 
-    def __init__(self, feed: Feed, offset: int) -> None:
+    def __init__(self, feed: Feed, offset: int, after: Place | None = None) -> None:
         self._feed = feed
-        self._reader = BatchReader(feed.topic.log, offset, follow=True)
+        self._reader = BatchReader(feed.topic.log, offset, follow=True, after=after)
         self._rest: pa.RecordBatch | None = None
         self.offset = offset
 

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from frazil.broker.broker import Broker
+from frazil.log.guards import SUBSCRIPTIONS
 from frazil.log.topic_log import TopicLog
 
 
-class AckFloor:
-    """The lower of what the table has and what every subscription has acknowledged."""
+class AckGuard:
+    """What every subscription of a running broker has acknowledged, of topics that are kept until then.
 
-    def __init__(self, table: Callable[[TopicLog], int | None], broker: Broker) -> None:
-        self._table = table
+    What is stored may be ahead of a cursor that was just set back: both are asked.
+    """
+
+    name = SUBSCRIPTIONS
+    holds_rows = False
+
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def __call__(self, log: TopicLog) -> int | None:
-        floor = self._table(log)
-        if not log.retention.until_acked:
-            return floor
-        acked = self._broker.acked(log.name)
-        return acked if floor is None else min(acked, floor)
+    def concerns(self, log: TopicLog) -> bool:
+        return log.retention.until_acked
+
+    def floor(self, log: TopicLog) -> int:
+        return self._broker.acked(log.name)
+
+    def close(self) -> None:
+        pass

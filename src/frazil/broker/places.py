@@ -1,8 +1,9 @@
 """Where the tables have what subscriptions have acknowledged, found now and then and stored with their progress.
 
-Nothing depends on it: a cursor goes on by its offset. It tells other tools which snapshot and which file a subscription
-is at. A look at a table costs far more than an acknowledgement, so cursors that move on are looked at every few
-seconds, and the looks take a small part of the time however many topics there are.
+A subscription that resumes in the table looks for files from there on, and not through the whole table. Nothing else
+depends on it: a cursor goes on by its offset. It also shows other tools which snapshot and which file a subscription is
+at. A look at a table costs far more than an acknowledgement, so cursors that move on are looked at every few seconds,
+and the looks take a small part of the time however many topics there are.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class PlaceKeeper:
                 _log.info("%s: where its table has what is acknowledged is not known: %s", topic.name, error)
                 continue
             for subscription, end in moved.items():
-                if end - 1 in found:
-                    subscription.cursor.place = (end, found[end - 1])
+                if end - 1 in found and not subscription.deleted and subscription.cursor.end >= end:
+                    subscription.place, subscription.placed_end = found[end - 1], end
                     self._placed(topic, subscription)
 
     async def _work(self) -> None:
@@ -65,12 +66,10 @@ class PlaceKeeper:
 
 
 def _moved(topic: BrokerTopic) -> Iterator[Subscription]:
-    """Those whose place is not known, or of an end that they had before."""
+    """Those whose place is not known, or of a cursor that they had before."""
     for subscription in topic.subscriptions.values():
-        if isinstance(subscription, Subscription):
-            place, end = subscription.cursor.place, subscription.cursor.end
-            if end and (place is None or place[0] != end):
-                yield subscription
+        if isinstance(subscription, Subscription) and subscription.cursor.end not in (0, subscription.placed_end):
+            yield subscription
 
 
 def _places(topic: BrokerTopic, offsets: set[int]) -> dict[int, Place]:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
-from frazil.broker.cursor import Cursor
+from frazil.broker.delivery.progress import Progress
 from frazil.broker.records import Records
+from frazil.broker.subscription import Subscription
 from frazil.core.errors import FrazilError
+from frazil.core.offsets import OffsetRange, Place
 
 RANGES_MAX = 1_000
 """Of what is acknowledged beyond a cursor; more would be delivered again after a crash, and no more is stored."""
@@ -24,7 +27,7 @@ class ProgressKeeper:
     def __init__(self, records: Records, flush_ms: int) -> None:
         self._records = records
         self._flush_seconds = flush_ms / 1_000
-        self._moved: dict[str, Cursor] = {}
+        self._moved: dict[str, Subscription] = {}
         self._flushing = asyncio.Lock()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -32,13 +35,17 @@ class ProgressKeeper:
     def start(self) -> None:
         self._task = asyncio.create_task(self._work(), name="progress")
 
-    def moved(self, key: str, cursor: Cursor) -> None:
-        self._moved[key] = cursor
+    def moved(self, key: str, subscription: Subscription) -> None:
+        self._moved[key] = subscription
         self._wake.set()
 
     def forget(self, key: str) -> None:
         """Of a subscription that is no more."""
         self._moved.pop(key, None)
+
+    def held(self) -> asyncio.Lock:
+        """Nothing is stored meanwhile: what is being deleted must not be written again."""
+        return self._flushing
 
     async def flush(self) -> None:
         """All that has moved is durable when it returns."""
@@ -46,17 +53,18 @@ class ProgressKeeper:
             await self._flush()
 
     async def _flush(self) -> None:
-        moved, self._moved = self._moved, {}
+        moved = {key: one for key, one in self._moved.items() if not one.deleted}
+        self._moved = {}
         if not moved:
             return
-        values = {key: _stored(cursor) for key, cursor in moved.items()}
+        taken = {key: one.progress() for key, one in moved.items()}
         try:
-            await self._records.put_all(values)
+            await self._records.put_all({key: stored_form(taken[key], one.place) for key, one in moved.items()})
         except BaseException:
             self._moved = {**moved, **self._moved}
             raise
-        for key, cursor in moved.items():
-            cursor.durable_end = values[key]["offset"]
+        for key, one in moved.items():
+            one.stored(taken[key])
 
     async def close(self) -> None:
         if self._task is not None:
@@ -80,14 +88,26 @@ class ProgressKeeper:
                 delay = self._flush_seconds
 
 
-def _stored(cursor: Cursor) -> dict[str, Any]:
-    above = [[each.start, each.end] for _, each in zip(range(RANGES_MAX), cursor.above(), strict=False)]
-    stored: dict[str, Any] = {"offset": cursor.end, "acked": above, "epoch": cursor.epoch}
-    if cursor.place is not None and cursor.place[0] == cursor.end:
-        stored |= cursor.place[1]._asdict()
-    return stored
+def stored_form(progress: Progress, place: Place | None = None) -> dict[str, Any]:
+    """As the metadata store has it, with the place of a row before the cursor if one is known."""
+    stored: dict[str, Any] = {
+        "offset": progress.cursor,
+        "acked": [[one.start, one.end] for one in progress.done[:RANGES_MAX]],
+        "incarnation": progress.incarnation,
+        "attempts": {str(offset): count for offset, count in progress.attempts.items()},
+    }
+    return stored if place is None else stored | place._asdict()
 
 
-def restored(value: dict[str, Any]) -> Cursor:
-    above = [(int(start), int(end)) for start, end in value.get("acked", ())]
-    return Cursor(int(value["offset"]), above, int(value.get("epoch", 0)))
+def restored(value: dict[str, Any], new_incarnation: Callable[[], int]) -> Progress:
+    """A record of an earlier version has no incarnation."""
+    done = tuple(OffsetRange(int(start), int(end)) for start, end in value.get("acked", ()))
+    attempts = {int(offset): int(count) for offset, count in value.get("attempts", {}).items()}
+    return Progress(int(value.get("incarnation") or new_incarnation()), int(value["offset"]), done, attempts)
+
+
+def restored_place(value: dict[str, Any]) -> Place | None:
+    """None if it was not known, or in a record of an earlier version, which has no sequence number."""
+    if any(value.get(name) is None for name in Place._fields):
+        return None
+    return Place(int(value["snapshot_id"]), str(value["file"]), int(value["sequence_number"]))

@@ -1,13 +1,8 @@
 """What the broker must still know after a restart, in the metadata store: topics, producers, subscriptions, consumers
-and how far each subscription is.
+and how far each subscription is. `meta.broker_keys` says where.
 
-    /broker/topics/{namespace}/{topic}                                            {"reliable", "log_id"}
-    /broker/producers/{namespace}/{topic}/{producer}                              {"id"}
-    /broker/subscriptions/{namespace}/{topic}/{subscription}                      {"kind"}
-    /broker/consumers/{namespace}/{topic}/{subscription}/{consumer}               {"id", "key_filters"}
-    /persistent_storage/iceberg/subscriptions/{subscription}/{namespace}/{topic}  {"offset", "acked", "epoch"}
-
-With an offset come `snapshot_id` and `file`: those that hold the last row before the offset, once the table has it.
+Progress is {"offset", "acked", "incarnation", "attempts"}. With an offset come
+`snapshot_id` and `file`: those that hold the last row before the offset, once the table has it.
 Ids outlive a restart, for clients keep using them: a consumer that finds its id unknown may never subscribe again.
 Names may hold anything, so they are percent-encoded. One thread does all writes, in the order in which they came.
 """
@@ -19,15 +14,25 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from frazil.core.names import TopicName
-from frazil.meta.store import MetaStore, put
+from frazil.meta.broker_keys import CONSUMERS, PRODUCERS, PROGRESS, SUBSCRIPTIONS, TOPICS, progress_key, topic_key
+from frazil.meta.store import MetaStore
 
-TOPICS, PRODUCERS, SUBSCRIPTIONS, CONSUMERS = (
-    f"/broker/{what}/" for what in ("topics", "producers", "subscriptions", "consumers")
-)
-PROGRESS = "/persistent_storage/iceberg/subscriptions/"
+__all__ = [
+    "CONSUMERS",
+    "PRODUCERS",
+    "PROGRESS",
+    "SUBSCRIPTIONS",
+    "TOPICS",
+    "Records",
+    "delete_key",
+    "forget_topic",
+    "progress_key",
+    "topic_key",
+    "users_of",
+]
 
 Found = TypeVar("Found")
 
@@ -39,14 +44,10 @@ class Records:
 
     async def put(self, key: str, value: dict[str, Any]) -> None:
         """Durable when it returns."""
-        await self._run(lambda: self._put(key, value))
+        await self.put_all({key: value})
 
     async def put_all(self, values: dict[str, dict[str, Any]]) -> None:
-        def put_each() -> None:
-            for key, value in values.items():
-                self._put(key, value)
-
-        await self._run(put_each)
+        await self._run(lambda: self._meta.put_all({key: json.dumps(value).encode() for key, value in values.items()}))
 
     async def get(self, key: str) -> dict[str, Any] | None:
         found = await self._run(lambda: self._meta.get(key))
@@ -76,9 +77,6 @@ class Records:
 
     async def _run(self, work: Callable[[], Found]) -> Found:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-
-    def _put(self, key: str, value: dict[str, Any]) -> None:
-        put(self._meta, key, json.dumps(value).encode())
 
     def _delete_subscription(self, topic: TopicName, subscription: str) -> None:
         _delete_below(self._meta, topic_key(CONSUMERS, topic, subscription) + "/")
@@ -112,15 +110,3 @@ def delete_key(meta: MetaStore, key: str) -> None:
     while (found := meta.get(key)) is not None:
         if meta.delete(key, found.revision):
             return
-
-
-def topic_key(prefix: str, topic: TopicName, *names: str) -> str:
-    return prefix + "/".join([topic.namespace, topic.topic, *(_quoted(name) for name in names)])
-
-
-def progress_key(subscription: str, topic: TopicName) -> str:
-    return f"{PROGRESS}{_quoted(subscription)}/{topic.namespace}/{topic.topic}"
-
-
-def _quoted(name: str) -> str:
-    return quote(name, safe="")

@@ -37,18 +37,21 @@ class Replayed:
     """What the letter after `next` could not be published for; those before it are."""
 
 
-def read_dead_letters(storage: Storage, topic: TopicName, after: int | None, limit: int) -> Page:
-    """In the order in which they came. Of a partition only its own; blocks."""
-    letters = _topic_of_letters(storage, topic)
+def read_dead_letters(
+    storage: Storage, topic: TopicName, after: int | None, limit: int, source: TopicName | None = None
+) -> Page:
+    """In the order in which they came. Of a partition only its own; blocks.
+
+    `source` is the dead-letter topic of a policy: of it only the letters of `topic`."""
+    letters = _topic_of_letters(storage, topic, source)
     if letters is None:
         return Page([], None)
     end, start = letters.log.visible_end, 0 if after is None else after + 1
     start = max(start, first_offset(letters.log))
-    wanted = topic.partition_of()[0] != topic
     found: list[Message] = []
     size, at = 0, start - 1
     for message in _messages(letters, start, min(end, start + PAGE_ROWS_MAX)):
-        if not wanted or message.attributes.get(TOPIC) == str(topic):
+        if _is_of(topic, message, source):
             size += len(message.payload)
             if found and (len(found) == limit or size > PAGE_BYTES_MAX):
                 break
@@ -57,17 +60,34 @@ def read_dead_letters(storage: Storage, topic: TopicName, after: int | None, lim
     return Page(found, at if start <= at < end - 1 else None)
 
 
-async def replay_one(broker: Broker, storage: Storage, topic: TopicName, offset: int) -> int:
+def _is_of(topic: TopicName, letter: Message, source: TopicName | None) -> bool:
+    """The usual topic of dead letters has those of one topic and its partitions alone."""
+    original = letter.attributes.get(TOPIC)
+    if topic.partition_of()[0] != topic:
+        return original == str(topic)
+    return source is None or original == str(topic) or (original or "").startswith(f"{topic}-part-")
+
+
+async def replay_one(
+    broker: Broker, storage: Storage, topic: TopicName, offset: int, source: TopicName | None = None
+) -> int:
     """Returns the offset that the message has now in its topic."""
-    letter = await asyncio.to_thread(_letter, storage, topic, offset)
+    letter = await asyncio.to_thread(_letter, storage, topic, offset, source)
     return await _target(broker, letter).publish(_as_it_was(letter))
 
 
-async def replay_all(broker: Broker, storage: Storage, topic: TopicName, after: int | None, limit: int) -> Replayed:
+async def replay_all(
+    broker: Broker,
+    storage: Storage,
+    topic: TopicName,
+    after: int | None,
+    limit: int,
+    source: TopicName | None = None,
+) -> Replayed:
     """In their order, up to `limit`. Whoever repeats it without `after` publishes them once more."""
     count = 0
     while True:
-        page = await asyncio.to_thread(read_dead_letters, storage, topic, after, limit - count)
+        page = await asyncio.to_thread(read_dead_letters, storage, topic, after, limit - count, source)
         sends = []
         error: FrazilError | None = None
         for letter in page.letters:
@@ -93,8 +113,12 @@ async def replay_all(broker: Broker, storage: Storage, topic: TopicName, after: 
         after = page.next
 
 
-def _topic_of_letters(storage: Storage, topic: TopicName) -> Topic | None:
+def _topic_of_letters(storage: Storage, topic: TopicName, source: TopicName | None) -> Topic | None:
     """None of a topic that is there and has none."""
+    if source is not None:
+        found = storage.topic(str(source), create=False)
+        found.check_is_message_topic()
+        return found
     try:
         return storage.topic(str(dead_letter_topic(topic)), create=False)
     except TopicNotFound:
@@ -115,14 +139,17 @@ def _messages(letters: Topic, start: int, end: int) -> Iterator[Message]:
         reader.close()
 
 
-def _letter(storage: Storage, topic: TopicName, offset: int) -> Message:
-    letters = _topic_of_letters(storage, topic)
+def _letter(storage: Storage, topic: TopicName, offset: int, source: TopicName | None) -> Message:
+    letters = _topic_of_letters(storage, topic, source)
     if letters is None:
         raise OffsetOutOfRange(str(dead_letter_topic(topic)), offset, 0, 0)
     first, end = first_offset(letters.log), letters.log.visible_end
     if not first <= offset < end:
         raise OffsetOutOfRange(letters.name, offset, first, end)
-    return next(_messages(letters, offset, offset + 1))
+    letter = next(_messages(letters, offset, offset + 1))
+    if source is not None and not _is_of(topic, letter, source):
+        raise InvalidInput(f"offset: the message at {offset} of {source} is no dead letter of {topic}", field="offset")
+    return letter
 
 
 def _target(broker: Broker, letter: Message) -> BrokerTopic:

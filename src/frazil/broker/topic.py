@@ -13,9 +13,11 @@ from frazil.broker.entry import Entry
 from frazil.broker.feed import Feed
 from frazil.broker.live import LiveSubscription
 from frazil.broker.subscription import Subscription
+from frazil.core.errors import TopicDiffers
 from frazil.core.names import TopicName
 from frazil.core.rows import TIME, Message, Origin
 from frazil.log.group import Part, resolve_futures
+from frazil.log.publishing import checked_message
 from frazil.log.topic import Topic
 
 if TYPE_CHECKING:
@@ -46,8 +48,22 @@ class BrokerTopic:
         return self._log is not None
 
     @property
+    def log_id(self) -> str | None:
+        return None if self._log is None else self._log.log.log_id
+
+    def is_of_log(self, log_id: str | None) -> bool:
+        """Whether what is stored with that log id is of this topic: its log, or one that was renumbered to it."""
+        former = () if self._log is None else self._log.log.former
+        return log_id in (None, self.log_id, *(one.log_id for one in former))
+
+    @property
     def end(self) -> int:
         return self.feed.end if self.feed is not None else 0
+
+    def check_dispatch(self, *, reliable: bool) -> None:
+        if self.reliable is not reliable:
+            have, want = (("reliable" if each else "non-reliable") for each in (self.reliable, reliable))
+            raise TopicDiffers(self.label, f"its dispatch is {have}, not {want}")
 
     async def publish(self, message: Outgoing) -> int:
         """The offset, once the message is durable; of a topic without a log, once it was offered."""
@@ -55,6 +71,17 @@ class BrokerTopic:
             return self._offer(message)
         future: asyncio.Future[int] = self._loop.create_future()
         self._log.begin_publish(message.payload, message.key, message.attributes, self._notify, future, message.origin)
+        return await future
+
+    async def publish_with_headers(self, message: Outgoing, extra_bytes: int) -> int:
+        """The same for a message to which the broker added headers: so many bytes may come on top of the limit."""
+        assert self._log is not None
+        future: asyncio.Future[int] = self._loop.create_future()
+        log = self._log.log
+        row, size = checked_message(
+            log.context.settings, message.payload, message.key, message.attributes, message.origin, extra_bytes
+        )
+        log.begin_message(row, size, self._notify, future)
         return await future
 
     async def close(self) -> None:

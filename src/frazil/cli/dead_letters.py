@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
+from urllib.parse import urlencode
 
 import typer
 
@@ -14,6 +15,9 @@ from frazil.core.errors import InvalidInput
 
 app = typer.Typer(no_args_is_help=True, help="Look at messages that subscriptions gave up, and publish them again.")
 
+From = Annotated[
+    str | None, typer.Option("--from", metavar="TOPIC", help="The dead-letter topic of a policy, if it has its own.")
+]
 TEXT_MAX = 60
 REPLAY_ROWS = 1_000
 
@@ -23,13 +27,15 @@ def list_(
     topic: options.TopicArgument,
     count: Annotated[int, typer.Option("--count", "-n", min=1, max=1_000, help="At most so many.")] = 20,
     after: Annotated[int | None, typer.Option("--after", min=0, help="Only those behind this offset.")] = None,
+    source: From = None,
     server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
     """List messages that subscriptions of a topic gave up, oldest first, with the reason."""
-    found = need_server(server, data, config).get(topic_path(topic, "dead-letters"), limit=count, after=after)
+    query = {"limit": count, "after": after, "from": source}
+    found = need_server(server, data, config).get(topic_path(topic, "dead-letters"), **query)
     if as_json:
         output.print_json(found["items"])
         return
@@ -49,6 +55,7 @@ def replay(
     offset: Annotated[int | None, typer.Option("--offset", min=0, help="This one, by its `offset`.")] = None,
     all_: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
     after: Annotated[int | None, typer.Option("--after", min=0, help="With --all: those behind this offset.")] = None,
+    source: From = None,
     yes: options.Yes = False,
     server: options.Server = None,
     data: options.Data = None,
@@ -62,7 +69,7 @@ def replay(
     if not yes:
         which = f"dead letter {offset}" if offset is not None else "all dead letters"
         typer.confirm(f"Publish {which} of {topic} again?", abort=True, err=True)
-    path = topic_path(topic, "dead-letters", "replay")
+    path = topic_path(topic, "dead-letters", "replay") + ("" if source is None else f"?{urlencode({'from': source})}")
     if offset is not None:
         done = asked.post(path, {"which": "one", "offset": offset})["replayed"]
     else:

@@ -20,12 +20,13 @@ from frazil.cli import options, output
 from frazil.cli.server import Server, find_server
 from frazil.core.clock import SystemClock
 from frazil.core.disk import LocalDisk
-from frazil.core.errors import FrazilError, InvalidSettings
+from frazil.core.errors import FrazilError, InvalidSettings, LakeUnavailable
 from frazil.log.folder import walk_topics
 from frazil.pipeline.requirements import JAVA_VERSIONS, find_java, package_version
 
 if TYPE_CHECKING:
     from frazil.core.settings import Settings
+    from frazil.log.info import LogInfo
 
 FREE_BYTES_LOW = 1024**3
 FREE_BYTES_FAIL = 64 * 1024**2
@@ -126,6 +127,62 @@ def _mover(settings: Settings) -> Finding:
     return Finding("mover", "ok", text)
 
 
+def _lake(settings: Settings) -> Finding:
+    """The catalog and its store, asked and not written to, for a few seconds at most."""
+    if package_version("pyiceberg") is None:
+        return Finding("lake", "ok", "not asked: pyiceberg is not installed")
+    from frazil.lake.check import ask_lake
+
+    try:
+        where = ask_lake(settings)
+    except LakeUnavailable as error:
+        return Finding("lake", "fail", error.message, "rows wait in the log until it answers")
+    return Finding("lake", "ok", where)
+
+
+def _tables(settings: Settings) -> Finding:
+    """Whether a log has gone back behind its table: by a repair, or by a folder restored from an older copy."""
+    from frazil.log.ownership import owner_of
+    from frazil.pipeline.status_file import read_status
+    from frazil.topics.table_ahead import tables_ahead
+
+    told = read_status(settings, SystemClock())
+    if not (told or {}).get("topics"):
+        return Finding("tables", "ok", "none is known to be moved to")
+    logs = _logs(settings)
+    known = {} if owner_of(settings) is not None else {info.log_id: info.durable_end for info in logs}
+    ahead = tables_ahead(told, known, {one.log_id for info in logs for one in info.former})
+    if ahead:
+        text = f"{output.plural(len(ahead), 'topic')} with a table ahead of the log: {next(iter(ahead.values()))}"
+        return Finding("tables", "fail", text, "frazil log renumber: see Operate, The log is behind its table")
+    return Finding("tables", "ok", "no log is known to be behind its table")
+
+
+def _logs(settings: Settings) -> list[LogInfo]:
+    from frazil.log.info import logs_from_files
+
+    return logs_from_files(LocalDisk(), settings.log_folder)[0]
+
+
+def _retention(settings: Settings) -> Finding:
+    """What keeps rows in the log past their retention, as far as the settings alone tell."""
+    from frazil.topics.guards.moved import MovedFolder, catalog_name
+    from frazil.topics.guards.table import kept_in_memory
+
+    setting = kept_in_memory(settings)
+    if setting is not None:
+        text = f"{setting}: memory: tables end with their process, so no moved row is removed"
+        return Finding("retention", "warn", text, "set a catalog and a store that stay")
+    try:
+        known, own = MovedFolder(settings, LocalDisk()).catalog(), catalog_name(settings)
+    except FrazilError as error:
+        return Finding("retention", "warn", error.message, "nothing is removed until it can be read")
+    if known not in (None, own):
+        text = f"rows are moved to the catalog `{known}`, and these settings name `{own}`: nothing goes"
+        return Finding("retention", "warn", text, "use the settings of the mover")
+    return Finding("retention", "ok", "asks " + ("the catalog" if known else "no catalog yet") + " before rows go")
+
+
 def _metadata(settings: Settings) -> Finding:
     from frazil.core.metadata_settings import MetadataType
     from frazil.meta.opening import look_at_members
@@ -170,7 +227,8 @@ def _server(server: Server | None) -> Finding:
         return Finding("server", "fail", error.message)
     text = f"{server.address} is {told.get('status')}, {told.get('opened')} of {told.get('topics')} topics opened"
     if told.get("status") == "ready":
-        return Finding("server", "ok", text)
+        warnings = [str(one.get("message")) for one in told.get("warnings") or []]
+        return Finding("server", "warn", f"{text}: {warnings[0]}") if warnings else Finding("server", "ok", text)
     reasons = told.get("reasons") or []
     first = f": {reasons[0].get('message')}" if reasons else ""
     return Finding("server", "warn", text + first, "see its log" if reasons else "wait until all topics are open")
@@ -281,5 +339,5 @@ def _nearest(settings: Settings) -> Path:
 
 LOOKS: tuple[Callable[[Settings], Finding], ...] = (
     _python, _pyarrow, _platform, _java, _pyspark, _pyiceberg, _folder, _owner, _space, _files, _sync, _records,
-    _set_aside, _mover, _metadata,
+    _set_aside, _mover, _lake, _tables, _retention, _metadata,
 )  # fmt: skip

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from frazil.core.disk import LocalDisk
-from frazil.core.errors import InvalidSettings, TopicNotFound
+from frazil.core.errors import InvalidSettings
 from frazil.core.names import TopicName
+from frazil.core.partitions import topic_not_found
 from frazil.log.folder import topic_names
 
 if TYPE_CHECKING:
@@ -26,5 +27,6 @@ def settings_on_disk(data: Path | None, config: Path | None) -> Settings:
 
 def check_exists(settings: Settings, topic: str) -> None:
     """Refuse before a folder is made or locked for a topic that is not there."""
-    if TopicName.parse(topic) not in topic_names(LocalDisk(), settings.log_folder):
-        raise TopicNotFound(topic)
+    name, there = TopicName.parse(topic), topic_names(LocalDisk(), settings.log_folder)
+    if name not in there:
+        raise topic_not_found(name, there)

@@ -1,4 +1,4 @@
-"""`frazil log`: look into segments, check all bytes, repair on an explicit order."""
+"""`frazil log`: look into segments, check all bytes, repair and renumber on an explicit order."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import typer
 from frazil.cli import options, output
 from frazil.cli.jobs import done_by
 from frazil.cli.progress import Told, bar
-from frazil.cli.server import named_server
+from frazil.cli.renumber import renumber
+from frazil.cli.server import named_server, refuse_server
 from frazil.cli.with_parent import end_with_stdin
 from frazil.core.disk import LocalDisk
-from frazil.core.errors import CorruptLog, InvalidInput, TopicNotFound
+from frazil.core.errors import CorruptLog, InvalidInput, LakeUnavailable, TopicNotFound
 from frazil.core.names import TopicName
 from frazil.log.folder import topic_names
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from frazil.log.survey import FrameInfo, SegmentFrames
 
 app = typer.Typer(no_args_is_help=True, help="Look into the files of the log, check and repair them.")
+app.command()(renumber)
 
 CORRUPT = 5
 SENDERS_SHOWN = 3
@@ -223,27 +225,44 @@ def repair(
     from frazil.log.check import State
     from frazil.log.repair import repair as repair_topic
 
-    named = named_server(server, data)
-    if named is not None:
-        raise InvalidInput(
-            f"--server: the server at {named.address} writes to the files that are to be cut, so it can't have them "
-            f"repaired; stop it, run `frazil log repair {topic} --data FOLDER` on its host, and start it again",
-            field="server",
-        )
+    why = "the files that are to be cut, so it can't have them repaired"
+    refuse_server(server, data, f"frazil log repair {topic}", why)
     settings = options.settings_on_disk(data, config)
     planned = repair_topic(settings, topic, dry_run=True)
+    warning = _table_warning(settings, planned) if planned.plan.steps else None
     if not dry_run and planned.plan.steps:
         if not yes:
-            for line in _told(planned):
+            for line in [*_told(planned), *([warning] if warning else [])]:
                 output.say(line)
             typer.confirm(f"Repair {topic}?", abort=True, err=True)
         planned = repair_topic(settings, topic)
     if as_json:
-        output.print_json(planned.as_dict())
+        output.print_json({**planned.as_dict(), "table_warning": warning})
     else:
-        print("\n".join(_told(planned)))
+        print("\n".join([*_told(planned), *([warning] if warning else [])]))
     if not dry_run and planned.after is not None and planned.after.state is State.CORRUPT:
         raise typer.Exit(CORRUPT)
+
+
+def _table_warning(settings: Settings, done: Repaired) -> str | None:
+    """That the log will be behind its table, or that this could not be asked; None if neither is so."""
+    name = TopicName.parse(done.plan.topic)
+    try:
+        from frazil.lake.look import TableLook
+        from frazil.lake.tables import table_of
+    except ModuleNotFoundError:
+        return None  # without the lake's packages this installation has never moved a row
+    table = table_of(name)[0]
+    try:
+        end = TableLook(settings).at(table, done.plan.log_id).end
+    except LakeUnavailable as error:
+        return f"whether {table} has more of it could not be asked ({error.message}); see: frazil pipeline status"
+    if end is None or end <= done.plan.end:
+        return None
+    return (
+        f"{table} has offsets up to {end}, more than the log will have: nothing of the topic is moved before it is "
+        f"renumbered; next, run: frazil log renumber {name}"
+    )
 
 
 def _told(done: Repaired) -> list[str]:

@@ -15,7 +15,7 @@ import typer
 import typer.main
 
 import frazil
-from frazil.cli import output
+from frazil.cli import output, streams
 from frazil.cli.verbs import Verbs
 from frazil.core.errors import (
     CorruptLog,
@@ -69,17 +69,29 @@ _EXIT_CODES: tuple[tuple[type[FrazilError], int], ...] = (
 
 def run() -> None:
     """The console script."""
-    code = main(sys.argv[1:])
+    streams.open_all()
+    arguments = sys.argv[1:]
+    code = main(arguments)
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        _forget_stdout()
+        streams.forget_stdout()
+    except OSError as error:
+        _tell(
+            FrazilError(f"the answer could not be written: {error.strerror}", errno=error.errno), _wants_json(arguments)
+        )
+        streams.forget_stdout()
+        code = code or 1
     sys.exit(code)
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    return "--json" in arguments or "--log-json" in arguments
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; never a traceback for what a user or the world did wrong."""
-    as_json = "--json" in arguments or "--log-json" in arguments
+    as_json = _wants_json(arguments)
     try:
         return _invoke(arguments)
     except FrazilError as error:
@@ -95,10 +107,10 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        _forget_stdout()
-        return 0
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and streams.reader_is_gone():
+            streams.forget_stdout()
+            return 0
         where = f"{error.filename}: " if error.filename else ""
         _tell(FrazilError(f"{where}{error.strerror or error}", errno=error.errno), as_json)
         return 1
@@ -122,9 +134,4 @@ def _invoke(arguments: Sequence[str]) -> int:
 
 def _tell(error: FrazilError, as_json: bool) -> None:
     line = output.json_line(error.as_dict()) if as_json else f"error: {' '.join(error.message.split())}"
-    print(line, file=sys.stderr)
-
-
-def _forget_stdout() -> None:
-    """The reader of our output has gone: that is its right. What is still buffered must not raise at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    streams.print_error(line)

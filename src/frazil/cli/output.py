@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
+
+from frazil.cli.streams import print_error
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,14 +49,14 @@ def print_facts(found: Mapping[str, Any]) -> None:
 
 
 def say(text: str) -> None:
-    """A remark for people, out of the way of the answer."""
-    print(text, file=sys.stderr)
+    """A remark for people, out of the way of the answer. If nobody reads it, the work goes on."""
+    print_error(text)
 
 
 def stderr_console() -> Console:
-    from rich.console import Console
+    from frazil.cli.tables import Remarks
 
-    return Console(stderr=True, highlight=False)
+    return Remarks(stderr=True, highlight=False)
 
 
 def bytes_shown(count: int | None) -> str:

@@ -18,7 +18,7 @@ import typer
 
 from frazil.cli import options, output
 from frazil.cli.progress import Bar
-from frazil.cli.server import Server, find_server
+from frazil.cli.server import PAGE_MAX, Server, find_server
 from frazil.cli.with_parent import end_with_stdin
 from frazil.core.clock import SystemClock
 from frazil.core.errors import InvalidInput, SparkUnavailable
@@ -27,7 +27,10 @@ from frazil.serve.logs import log_to_stderr, log_what_others_write
 if TYPE_CHECKING:
     from frazil.core.settings import Settings
     from frazil.log.storage import Storage
-    from frazil.pipeline.mover import TickReport
+    from frazil.pipeline.runner import Runner
+    from frazil.pipeline.tick_report import TickReport
+
+TRY_LATER_CODE = 4
 
 app = typer.Typer(no_args_is_help=True, help="Move rows from the log to the tables, and see how far they are.")
 
@@ -53,16 +56,31 @@ def run(
     settings = options.settings_on_disk(data, config)
     if master is not None and remote is not None:
         raise InvalidInput("--master and --remote exclude one another: give one of them")
+    _begin_to_log(log_json)
+    signals = _Signals()
+    if while_stdin:
+        end_with_stdin()
+    maintain = None if once else _maintain_command(data, config)
+    with _opened(settings, signals, master=master, remote=remote, owner=owner, maintain=maintain, once=once) as runner:
+        total = _moved(runner, signals, once=once)
+    if total is not None:
+        _print_total(total, as_json)
+
+
+def _begin_to_log(log_json: bool) -> None:
     if log_json:
         log_what_others_write()
     log_to_stderr(as_json=log_json)
     for noisy in ("py4j", "py4j.clientserver", "py4j.java_gateway", "pyiceberg"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    signals = _Signals()
-    if while_stdin:
-        end_with_stdin()
+
+
+@contextlib.contextmanager
+def _opened(settings: Settings, signals: _Signals, **wanted: Any) -> Iterator[Runner]:
+    """The mover, ready to run. If no server owns the folder, this process serves it to Spark's tasks over Flight."""
     try:
         from frazil.pipeline.runner import open_runner
+        from frazil.pipeline.spark import end_gateway
         from frazil.serve.flight import flight_door
     except ModuleNotFoundError as error:
         raise SparkUnavailable(f"{error.name} is not installed: install frazil[lake]") from None
@@ -72,27 +90,22 @@ def run(
         with flight_door(storage, settings.flight) as door:
             yield door.advertised
 
-    with open_runner(
-        settings,
-        signals.stop,
-        master=master,
-        remote=remote,
-        owner=owner,
-        open_door=open_door,
-        maintain=None if once else _maintain_command(data, config),
-        once=once,
-    ) as runner:
-        signals.stop_between_ticks()
-        catch_up = _CatchUp(runner.waiting_bytes() if sys.stderr.isatty() else 0)
-        try:
-            if once:
-                total = runner.run_once(signals.stop, catch_up.ticked)
-            else:
-                runner.run_until_stopped(signals.stop, catch_up.ticked)
-        finally:
-            catch_up.end()
-    if once:
-        _print_total(total, as_json)
+    with contextlib.ExitStack() as stack:
+        stack.callback(end_gateway)
+        yield stack.enter_context(open_runner(settings, signals.stop, open_door=open_door, **wanted))
+
+
+def _moved(runner: Runner, signals: _Signals, *, once: bool) -> TickReport | None:
+    """What was moved, with `once`; else None, when it is stopped."""
+    signals.stop_between_ticks()
+    catch_up = _CatchUp(runner.waiting_bytes() if sys.stderr.isatty() else 0)
+    try:
+        if once:
+            return runner.run_once(signals.stop, catch_up.ticked)
+        runner.run_until_stopped(signals.stop, catch_up.ticked)
+        return None
+    finally:
+        catch_up.end()
 
 
 def _maintain_command(data: Path | None, config: Path | None) -> list[str]:
@@ -193,13 +206,18 @@ def status(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show for each topic how far its table has it. Asks the server, or reads the files where none serves."""
+    """Show for each topic how far its table has it. Asks the server, or reads the files where none serves.
+
+    Exit code 4 if the catalog or the store does not answer: table ends are then the last known.
+    """
     asked = find_server(server, data, config)
     found = _own_status(options.settings_on_disk(data, config)) if asked is None else _told_status(asked)
     if as_json:
         output.print_json(found)
     else:
         _print_status(found)
+    if found["lake_error"]:
+        raise typer.Exit(TRY_LATER_CODE)
 
 
 def _own_status(settings: Settings) -> dict[str, Any]:
@@ -211,14 +229,23 @@ def _own_status(settings: Settings) -> dict[str, Any]:
 
 
 def _told_status(server: Server) -> dict[str, Any]:
-    first = server.get("/v1/pipeline", limit=1)
-    topics = server.all("/v1/pipeline", "topics")
-    return {**{name: value for name, value in first.items() if name != "next"}, "topics": topics}
+    """All pages as one. A lake that was away for any of them was away."""
+    found = page = server.get("/v1/pipeline", limit=PAGE_MAX)
+    while page["next"] is not None:
+        page = server.get("/v1/pipeline", limit=PAGE_MAX, after=page["next"])
+        lake_error = found["lake_error"] or page["lake_error"]
+        found = {**found, "lake_error": lake_error, "topics": found["topics"] + page["topics"]}
+    return {name: value for name, value in found.items() if name != "next"}
 
 
 def _print_status(found: dict[str, Any]) -> None:
     where = f" (process {found['mover_pid']} on {found['mover_host']})" if found["mover_pid"] else ""
     print(f"mover: {found['mover']}{where}" + (f"; {found['error']}" if found["error"] else ""))
+    if found["since_us"] is not None:
+        since, again = (output.time_shown(found[name]) for name in ("since_us", "next_try_us"))
+        print(f"waits since {since}; the next try is at {again}")
+    if found["lake_error"]:
+        print(f"tables: the last known ends are shown; {found['lake_error']}")
     if found["maintenance"] is not None:
         print(f"maintenance: {_maintenance_shown(found['maintenance'])}")
     rows = [

@@ -24,6 +24,9 @@ def serve(
     broker_port: Annotated[
         int | None, typer.Option("--broker-port", min=0, max=65535, help="For Danube clients; 0 takes a free one.")
     ] = None,
+    admin_port: Annotated[
+        int | None, typer.Option("--admin-port", min=0, max=65535, help="For Danube's admin tools; 0 takes a free one.")
+    ] = None,
     no_pipeline: Annotated[bool, typer.Option("--no-pipeline", help="Don't move rows to tables.")] = False,
     log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object for each event on stderr.")] = False,
     data: options.Data = None,
@@ -37,6 +40,7 @@ def serve(
     http = {"host": settings.http.host if host is None else host, "port": settings.http.port if port is None else port}
     flight = {} if flight_port is None else {"port": flight_port}
     broker = {} if broker_port is None else {"port": broker_port}
+    broker |= {} if admin_port is None else {"admin_port": admin_port}
     settings = settings.model_copy(
         update={
             "http": settings.http.model_copy(update=http),

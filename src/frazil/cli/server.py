@@ -31,6 +31,17 @@ def named_server(server: str | None, data: Path | None) -> Server | None:
     return Server(address) if address else None
 
 
+def refuse_server(server: str | None, data: Path | None, command: str, why: str) -> None:
+    """For what changes the files of the log, which no server may have open meanwhile."""
+    named = named_server(server, data)
+    if named is not None:
+        raise InvalidInput(
+            f"--server: the server at {named.address} writes to {why}; stop it, run `{command} --data FOLDER` on its "
+            "host, and start it again",
+            field="server",
+        )
+
+
 def find_server(server: str | None, data: Path | None, config: Path | None) -> Server | None:
     """None where none is named and none owns the folder; a file left by one that has died is not believed."""
     named = named_server(server, data)

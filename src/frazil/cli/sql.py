@@ -6,6 +6,7 @@ import contextlib
 import csv
 import io
 import itertools
+import resource
 import sys
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS_SHOWN = 1_000
+DATA_MIB_MAX = 1_792
+"""The kernel gives a query's process no more: `repeat` and others take memory that DuckDB's limit does not count."""
 
 
 def sql(
@@ -43,6 +46,7 @@ def sql(
         raise InvalidInput("give --csv or --json, not both")
     if while_stdin:
         end_with_stdin()
+        _limit_process()
     time = _time(at)
     named = None if while_stdin else named_server(server, data)
     if named is not None:
@@ -63,6 +67,15 @@ def sql(
     with open_view(settings) as logs, SqlSession(settings, logs, as_of, confined=while_stdin) as session:
         answer = session.run(query)
         _print(Rows(answer.schema, answer.batches), as_json, as_csv, as_arrow)
+
+
+def _limit_process() -> None:
+    """For the query of a server's caller: bounded memory, and no core file that holds rows."""
+    given = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    limit = DATA_MIB_MAX << 20
+    limit = limit if given == resource.RLIM_INFINITY else min(limit, given)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 class Rows(NamedTuple):

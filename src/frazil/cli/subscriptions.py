@@ -1,4 +1,4 @@
-"""`frazil subscriptions`: how far each is, and set elsewhere. Asks the server."""
+"""`frazil subscriptions`: how far each is, set elsewhere, and their policies. Asks the server."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import typer
 
 from frazil.cli import options, output
 from frazil.cli.positions import parse_start
+from frazil.cli.quantities import parse_bytes, parse_duration_ms
 from frazil.cli.server import Server, need_server, topic_path
+from frazil.core.errors import InvalidInput
 
-app = typer.Typer(no_args_is_help=True, help="Look at subscriptions, set them elsewhere, delete them.")
+app = typer.Typer(no_args_is_help=True, help="Look at subscriptions, set their policies and cursors, delete them.")
 
 
 def topics_with(server: Server, topic: str | None, what: str) -> Iterator[str]:
@@ -91,6 +93,69 @@ def reset(
 
 
 @app.command()
+def policy(
+    topic: options.TopicArgument,
+    subscription: options.SubscriptionArgument,
+    max_unacked_messages: Annotated[
+        int | None, typer.Option("--max-unacked-messages", metavar="N", help="Messages in flight at once.")
+    ] = None,
+    max_unacked_bytes: Annotated[
+        str | None, typer.Option("--max-unacked-bytes", metavar="SIZE", help="Their bytes, as 64MiB.")
+    ] = None,
+    ack_timeout: Annotated[
+        str | None, typer.Option("--ack-timeout", metavar="TIME", help="Deliver again after so long, as 30s.")
+    ] = None,
+    redeliveries_max: Annotated[
+        int | None, typer.Option("--redeliveries-max", metavar="N", help="Redeliveries before --poison decides.")
+    ] = None,
+    redelivery_delay: Annotated[
+        str | None, typer.Option("--redelivery-delay", metavar="TIME", help="Delay before the first redelivery.")
+    ] = None,
+    redelivery_delay_max: Annotated[
+        str | None, typer.Option("--redelivery-delay-max", metavar="TIME", help="The longest delay.")
+    ] = None,
+    backoff: Annotated[str | None, typer.Option("--backoff", metavar="fixed|exponential")] = None,
+    poison: Annotated[str | None, typer.Option("--poison", metavar="block|drop|dead_letter")] = None,
+    dead_letter_topic: Annotated[
+        str | None, typer.Option("--dead-letter-topic", metavar="TOPIC", help="Instead of TOPIC-dead-letter.")
+    ] = None,
+    default: Annotated[bool, typer.Option("--default", help="Back to the settings of the broker.")] = False,
+    server: options.Server = None,
+    data: options.Data = None,
+    config: options.Config = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show how a subscription delivers; with an option, set that part of its policy."""
+    wanted: dict[str, Any] = {
+        "max_unacked_messages": max_unacked_messages,
+        "max_unacked_bytes": _bytes(max_unacked_bytes, "--max-unacked-bytes"),
+        "ack_timeout_ms": _ms(ack_timeout, "--ack-timeout"),
+        "redeliveries_max": redeliveries_max,
+        "redelivery_delay_ms": _ms(redelivery_delay, "--redelivery-delay"),
+        "redelivery_delay_ms_max": _ms(redelivery_delay_max, "--redelivery-delay-max"),
+        "backoff": backoff,
+        "poison": poison,
+        "dead_letter_topic": dead_letter_topic,
+    }
+    given = {name: value for name, value in wanted.items() if value is not None}
+    if default and given:
+        raise InvalidInput("--default excludes the other options: give it alone", field="default")
+    asked, path = need_server(server, data, config), topic_path(topic, "subscriptions", subscription, "policy")
+    if default:
+        found = asked.delete(path)
+    else:
+        found = asked.get(path)
+        if given:
+            found = asked.put(path, {**found["policy"], **given})
+    if as_json:
+        output.print_json(found)
+        return
+    effective, own = found["effective"], found["policy"]
+    rows = [(name, value, "default" if own[name] is None else "its own") for name, value in effective.items()]
+    output.print_table(("policy", "value", "from"), rows)
+
+
+@app.command()
 def delete(
     topic: options.TopicArgument,
     subscription: options.SubscriptionArgument,
@@ -111,6 +176,14 @@ def delete(
         output.print_json(found)
     else:
         print(f"deleted subscription {subscription} of {topic}")
+
+
+def _bytes(text: str | None, option: str) -> int | None:
+    return None if text is None else parse_bytes(text, option)
+
+
+def _ms(text: str | None, option: str) -> int | None:
+    return None if text is None else parse_duration_ms(text, option)
 
 
 def _of(server: Server, topic: str) -> list[dict[str, Any]]:

@@ -15,6 +15,13 @@ class _Out(Console):
         raise BrokenPipeError
 
 
+class Remarks(Console):
+    """To stderr. If nobody reads it any more, the work goes on without it."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
 def print_cells(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:

@@ -13,8 +13,8 @@ from frazil.cli.server import find_server, topic_path
 from frazil.core.disk import LocalDisk
 from frazil.core.errors import InvalidInput
 from frazil.core.names import TopicName
-from frazil.log.folder import topic_names
-from frazil.log.summary import SUMMARY_FIELDS
+from frazil.core.partitions import partition_names
+from frazil.log.summary import SUMMARY_FIELDS, total
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +30,8 @@ RetentionBytes = Annotated[
     str | None, typer.Option("--retention-bytes", metavar="SIZE", help="Keep this much, as 500MiB or 10GiB.")
 ]
 UntilAcked = Annotated[
-    bool, typer.Option("--retain-until-acked", help="Keep rows until every subscription has acknowledged them.")
+    bool,
+    typer.Option("--retain-until-acked", help="Keep rows at least until every subscription has acknowledged them."),
 ]
 
 
@@ -46,12 +47,10 @@ def list_(
     if asked is not None:
         found, where = [_summary(one) for one in asked.all("/v1/topics")], asked.address
     else:
-        from frazil.log.survey import summarize
+        from frazil.topics.describing import list_from_files
 
         settings = options.settings_on_disk(data, config)
-        disk, folder = LocalDisk(), settings.log_folder
-        found = [summarize(disk, folder, name).as_dict() for name in topic_names(disk, folder)]
-        where = str(settings.data)
+        found, where = list_from_files(settings), str(settings.data)
     if as_json:
         output.print_json(found)
     elif not found:
@@ -93,19 +92,23 @@ def describe(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Describe one topic."""
+    """Describe one topic; of one with partitions, each of them and their sums."""
     asked = find_server(server, data, config)
     if asked is not None:
-        one = _summary(asked.get(topic_path(topic)))
+        one = _description(asked.get(topic_path(topic)))
         kept = asked.get(topic_path(topic, "retention"))["effective"] if one["log_id"] and not as_json else {}
     else:
-        from frazil.log.survey import describe_topic
+        from frazil.topics.describing import describe_from_files
 
         settings = options.settings_on_disk(data, config)
-        one = describe_topic(LocalDisk(), settings.log_folder, TopicName.parse(topic)).as_dict()
-        kept = one["retention"] or settings.wal.retention.model_dump()
+        one = describe_from_files(settings, TopicName.parse(topic))
+        kept = {} if one["partitions"] else one["retention"] or settings.wal.retention.model_dump()
     if as_json:
         output.print_json(one)
+        return
+    if one["partitions"]:
+        print(f"{topic} has {output.plural(len(one['partitions']), 'partition')}; the last line is their sum")
+        _print_summaries([*one["partitions"], one])
         return
     output.print_pairs(
         [
@@ -116,8 +119,10 @@ def describe(
             ("end", one["end"]),
             ("segments", one["segments"]),
             ("size", output.bytes_shown(one["bytes"])),
+            *_tier_pairs(one["tiers"]),
             ("created", output.time_shown(one["created_us"])),
             *_retention_pairs(kept),
+            *_held_back_pairs(one["held_back"]),
             ("log id", one["log_id"]),
         ]
     )
@@ -129,12 +134,21 @@ def describe(
         output.say(one["problem"])
 
 
+def _description(told: dict[str, Any]) -> dict[str, Any]:
+    more = {name: told[name] for name in ("tiers", "held_back")}
+    return {**_summary(told), **more, "partitions": [_summary(one) for one in told["partitions"]]}
+
+
 @app.command()
 def create(
     topic: options.TopicArgument,
     schema: Annotated[
         Path | None,
         typer.Option("--schema", metavar="FILE", help="Make a typed topic of these columns: Arrow IPC schema or JSON."),
+    ] = None,
+    partitions: Annotated[
+        int | None,
+        typer.Option("--partitions", metavar="N", help="Make TOPIC-part-0 up to TOPIC-part-(N-1): all, or none."),
     ] = None,
     retention_age: RetentionAge = None,
     retention_bytes: RetentionBytes = None,
@@ -144,27 +158,36 @@ def create(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Make a topic."""
-    TopicName.parse(topic)
+    """Make a topic, or all partitions of one."""
+    names = [] if partitions is None else [str(one) for one in partition_names(TopicName.parse(topic), partitions)]
+    if names and schema is not None:
+        raise InvalidInput("--partitions: a typed topic has no partitions; leave out --schema", field="partitions")
     columns = _columns_of(schema) if schema is not None else None
     kept = _retention(retention_age, retention_bytes, until_acked)
     asked = find_server(server, data, config)
     if asked is not None:
         body = {
             "topic": topic,
+            "partitions": len(names),
             "arrow_schema": None if columns is None else _as_text(columns),
             "retention": None if kept is None else kept.model_dump(),
         }
         told = asked.post("/v1/topics", body)
-        made = {name: told[name] for name in ("topic", "log_id", "typed")}
+        made = {name: told[name] for name in ("topic", "log_id", "typed", "partitions")}
     else:
         from frazil.topics.opening import open_topics
 
+        log_id = None
         with open_topics(options.settings_on_disk(data, config)) as storage:
-            stats = storage.create_topic(topic, schema=columns, retention=kept).stats()
-        made = {"topic": stats.topic, "log_id": stats.log_id, "typed": stats.typed}
+            if names:
+                storage.create_partitions(topic, len(names), retention=kept)
+            else:
+                log_id = storage.create_topic(topic, schema=columns, retention=kept).stats().log_id
+        made = {"topic": topic, "log_id": log_id, "typed": columns is not None, "partitions": names}
     if as_json:
         output.print_json(made)
+    elif names:
+        print(f"made topic {topic} with {output.plural(len(names), 'partition')}, up to {names[-1]}")
     else:
         print(f"made {'typed ' if made['typed'] else ''}topic {made['topic']}")
 
@@ -232,18 +255,23 @@ def delete(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Delete a topic and all its rows, for good. Its table stays."""
+    """Delete a topic, with all its partitions and rows, for good. Its table stays."""
     asked = find_server(server, data, config)
     if asked is not None:
-        messages = asked.get(topic_path(topic))["messages"]
+        one = _description(asked.get(topic_path(topic)))
+        messages = one["messages"] if one["tiers"] is None else one["tiers"]["log"]["rows"]
+        partitions = len(one["partitions"])
     else:
-        from frazil.log.survey import describe_topic
+        from frazil.log.survey import describe_logs
 
         settings = options.settings_on_disk(data, config)
-        messages = describe_topic(LocalDisk(), settings.log_folder, TopicName.parse(topic)).messages
+        logs = describe_logs(LocalDisk(), settings.log_folder, TopicName.parse(topic))
+        messages = total([one.as_dict() for one in logs], "messages")
+        partitions = len(logs) if logs[0].topic != topic else 0
     if not yes:
         rows = "an unknown number of messages" if messages is None else output.plural(messages, "message")
-        typer.confirm(f"Delete {topic} with {rows} for good?", abort=True, err=True)
+        parts = f" and its {output.plural(partitions, 'partition')}" if partitions else ""
+        typer.confirm(f"Delete {topic}{parts} with {rows} for good?", abort=True, err=True)
     if asked is not None:
         messages = asked.delete(topic_path(topic), force="true" if force else "false")["messages"]
     else:
@@ -261,8 +289,6 @@ def delete(
 def _retention(age: str | None, size: str | None, until_acked: bool) -> RetentionSettings | None:
     if age is None and size is None and not until_acked:
         return None
-    if until_acked and (age is not None or size is not None):
-        raise InvalidInput("--retain-until-acked excludes --retention-age and --retention-bytes")
     from frazil.core.settings import RetentionSettings
 
     return RetentionSettings(
@@ -281,6 +307,41 @@ def _retention_pairs(kept: dict[str, Any]) -> list[tuple[str, Any]]:
         ("retention acks", "until everyone has acknowledged" if kept["until_acked"] else "-"),
         ("retention size", "no limit" if kept["bytes"] is None else output.bytes_shown(kept["bytes"])),
     ]
+
+
+def _held_back_pairs(held: dict[str, Any] | None) -> list[tuple[str, Any]]:
+    if held is None:
+        return []
+    why = f"rows from offset {held['floor']} on" if held["error"] is None else f"everything: {held['error']}"
+    return [("held back by", f"{held['guard']} since {output.time_shown(held['since_us'])}, {why}")]
+
+
+def _tier_pairs(tiers: dict[str, Any] | None) -> list[tuple[str, Any]]:
+    """What each tier holds; nothing of a topic that stores nothing, or can't be read."""
+    if tiers is None:
+        return []
+    pairs: list[tuple[str, Any]] = [("in the log", _held(tiers["log"]))]
+    table = tiers["table"]
+    if table is None:
+        return [*pairs, ("in the table", "not moved to a table")]
+    pairs.append((f"in {table['table']}", _held(table)))
+    if table["lag_rows"] is not None:
+        age = "" if table["lag_ms"] is None else f", the oldest for {table['lag_ms']} ms"
+        pairs.append(("table lacks", output.plural(table["lag_rows"], "row") + (age if table["lag_rows"] else "")))
+    if table["error"] is not None:
+        pairs.append(("table problem", table["error"]))
+        pairs.append(("table seen", "never" if table["learnt_us"] is None else output.time_shown(table["learnt_us"])))
+    return pairs
+
+
+def _held(tier: dict[str, Any]) -> str:
+    if tier["end"] is None:
+        return "not known"
+    rows = "an unknown number of rows" if tier["rows"] is None else output.plural(tier["rows"], "row")
+    if tier["first"] is None:
+        return rows if tier["rows"] == 0 else f"{rows} up to offset {tier['end']}"
+    size = "" if tier["bytes"] is None else f", {output.bytes_shown(tier['bytes'])}"
+    return f"{rows}, offsets {tier['first']} up to {tier['end']}{size}"
 
 
 def _columns_of(path: Path) -> pa.Schema:

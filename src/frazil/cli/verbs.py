@@ -18,6 +18,7 @@ VERBS = {
     "topics": "frazil.cli.topics:app",
     "produce": "frazil.cli.produce:produce",
     "consume": "frazil.cli.consume:consume",
+    "namespaces": "frazil.cli.namespaces:app",
     "subscriptions": "frazil.cli.subscriptions:app",
     "producers": "frazil.cli.clients:producers_app",
     "consumers": "frazil.cli.clients:consumers_app",

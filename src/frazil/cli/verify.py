@@ -33,6 +33,7 @@ def verify(
 ) -> None:
     """Read log and table whole, and prove that each acknowledged offset is in one of them, once and unchanged.
 
+    Each offset from 0 must be in the log or in the table, or have been removed by a retention that recorded it.
     A running server has it done beside itself; Ctrl-C ends it there, too.
     """
     asked = None if while_stdin else find_server(server, data, config)  # the server's own must not ask it again
@@ -76,21 +77,29 @@ def _print(proofs: list[dict[str, Any]]) -> None:
             proof["end"],
             proof["in_table"],
             proof["in_log"],
-            proof["checksums"],
+            proof["checked"],
+            proof["removed_by_retention"],
             "proven" if proof["proven"] else output.plural(len(proof["problems"]), "problem"),
         )
         for proof in proofs
     ]
-    headings = ("topic", "end", "in table", "only in log", "checksums", "result")
-    output.print_table(headings, rows, right=headings[1:5])
+    headings = ("topic", "end", "in table", "only in log", "checked", "dropped", "result")
+    output.print_table(headings, rows, right=headings[1:6])
     for proof in proofs:
         topic = proof["topic"]
-        if proof["removed_by_retention"]:
+        for start, end in proof["dropped"]:
             output.say(
-                f"{topic}: the first {proof['removed_by_retention']} rows were removed by retention, in no table"
+                f"{topic}: offsets {start} up to {end} were removed by retention, which recorded it; in no table"
             )
+        if proof["transformed"]:
+            left = output.plural(proof["transformed"], "row")
+            output.say(f"{topic}: of {left} only the result of a statement is left, which can't be proven")
         for start, end in proof["accepted_gaps"]:
             output.say(f"{topic}: offsets {start} up to {end} are missing, and were accepted as such")
+        for one in proof["renumbered"]:
+            became = f"offsets {one['cut']} up to {one['cut'] + one['rows']} of log {one['log_id']}"
+            if one["rows"]:
+                output.say(f"{topic}: {became} were renumbered, and begin at {one['table_end']} since")
         for problem in proof["problems"]:
             where = f"offsets {problem['start']} up to {problem['end']}"
             output.say(f"{topic}: {problem['kind']}: {where}: {problem['detail']}")

@@ -14,11 +14,12 @@ from frazil.client.storage import RemoteStorage as _RemoteStorage
 from frazil.client.storage import connect as _connect
 from frazil.client.subscription import RemoteSubscription as _RemoteSubscription
 from frazil.client.topic import RemoteTopic as _RemoteTopic
+from frazil.core.own_process import OwnProcess
 from frazil.core.rows import Message
 from frazil.core.settings import MIB
 from frazil.log.awaited import AwaitedStorage, AwaitedTopic
 from frazil.log.positions import Start
-from frazil.log.topic import TopicStats
+from frazil.log.stats import TopicStats
 
 Source = TypeVar("Source", bound=RemoteBatches | _RemoteSubscription)
 
@@ -49,6 +50,10 @@ class RemoteStorage(AwaitedStorage[_RemoteTopic, "RemoteTopic"]):
 
 
 class RemoteTopic(AwaitedTopic[_RemoteTopic]):
+    async def open_producer(self) -> None:
+        """After `ProducerFenced`: take the producer's name back, with the next publish, from whoever has it then."""
+        self._topic.open_producer()
+
     async def read_batches(
         self, start: Start = "earliest", *, end: int | None = None, follow: bool = False
     ) -> AsyncIterator[pa.RecordBatch]:
@@ -107,8 +112,10 @@ class _Taken(Generic[Source]):
         self._make = make
         self._source: Source | None = None
         self._thread = ThreadPoolExecutor(1, "frazil-reader")
+        self._process = OwnProcess("the reader", "make one in each process")
 
     async def open(self) -> Source:
+        self._process.check()
         source = self._source
         if source is None:
             source = self._source = await asyncio.get_running_loop().run_in_executor(self._thread, self._make)
@@ -120,6 +127,8 @@ class _Taken(Generic[Source]):
         return await asyncio.get_running_loop().run_in_executor(self._thread, next, source, None)
 
     def close(self) -> None:
+        if not self._process.is_here:
+            return
         if self._source is not None:
             self._source.close()
         self._thread.shutdown(wait=False)

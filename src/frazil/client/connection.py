@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import random
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -14,6 +17,7 @@ import pyarrow.flight
 from frazil.core.clock import Clock
 from frazil.core.error_forms import from_dict
 from frazil.core.errors import Closed, FrazilError, InvalidInput, OwnerUnreachable
+from frazil.core.own_process import FORKED_FROM_GRPC, OwnProcess, check_grpc
 
 CALL_SECONDS_MAX = 60.0
 DELAY_SECONDS_MIN, DELAY_SECONDS_MAX = 0.05, 2.0
@@ -32,9 +36,28 @@ _OPTIONS = (
 
 Answer = TypeVar("Answer")
 
+_users_of_grpc: weakref.WeakSet[object] = weakref.WeakSet()
+
+
+def spare_after_fork(user: object) -> None:
+    """A forked child shares the parent's sockets. If it dropped calls or clients, gRPC would end them by a word to the
+    server, and the parent's would end. So in a child whoever holds them is never dropped."""
+    _users_of_grpc.add(user)
+
+
+def _forked() -> None:
+    for user in _users_of_grpc:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(user))
+
+
+os.register_at_fork(after_in_child=_forked)
+
 
 class Connection:
     def __init__(self, address: str, give_up_ms: int, clock: Clock) -> None:
+        check_grpc()
+        spare_after_fork(self)
+        self.process = OwnProcess(f"the connection to {address}", FORKED_FROM_GRPC)
         self.address = address
         self.give_up_ms = give_up_ms
         self._clock = clock
@@ -79,10 +102,13 @@ class Connection:
         return OwnerUnreachable(self.address, (str(error).splitlines() or ["the stream ended"])[0][:300])
 
     def check_open(self) -> None:
+        self.process.check()
         if self.closed:
             raise Closed(f"the connection to {self.address}")
 
     def close(self) -> None:
+        if not self.process.is_here:
+            return  # the parent goes on to use it
         self.closed = True
         self.flight.close()
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight
 
-from frazil.client.connection import FAILURES, Connection
+from frazil.client.connection import FAILURES, Connection, spare_after_fork
 from frazil.client.window import Batch
 from frazil.core.errors import FrazilError
 from frazil.core.put_notes import WHOLE_BYTES_MAX, batch_note
+from frazil.core.sequences import Opening
 
 
 class PutStream:
@@ -25,12 +27,13 @@ class PutStream:
         log_id: str,
         schema: pa.Schema,
         producer: str,
-        epochs: tuple[int, int] | None,
+        opening: Opening,
     ) -> None:
+        spare_after_fork(self)
         self._connection = connection
         self._writing = threading.Lock()
         self.schema = schema
-        asked = {"topic": topic, "log_id": log_id, "producer": producer, "epochs": epochs}
+        asked = {"topic": topic, "log_id": log_id, "producer": producer, **asdict(opening)}
         descriptor = pa.flight.FlightDescriptor.for_command(json.dumps(asked).encode())
         try:
             self._writer, self._answers = connection.flight.do_put(descriptor, schema)
@@ -41,8 +44,10 @@ class PutStream:
             raise self.finish() or connection.error_of(None)
         self.epoch: int = opened["epoch"]
         self.next_sequence: int = opened["next_sequence"]
+        self.resumed: bool = opened["resumed"]
+        """Whether the epoch was this client's before."""
         self.stored = {(sequence, rows): offset for sequence, offset, rows in opened["recent"]}
-        """The offsets of what it sent last, by sequence and rows."""
+        """The offsets of what was sent last under this epoch, by sequence and rows."""
 
     def write(self, batch: Batch) -> None:
         with self._writing:

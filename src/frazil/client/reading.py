@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight
 
-from frazil.client.connection import FAILURES, Connection, is_passing
+from frazil.client.connection import FAILURES, Connection, is_passing, spare_after_fork
 from frazil.log.positions import Start, check_end, check_start, time_us
 
 ALIGNED = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.DataTypeSpecific)
@@ -23,6 +23,7 @@ class RemoteBatches(Iterator[pa.RecordBatch]):
     def __init__(self, connection: Connection, topic: str, start: Start, end: int | None, follow: bool) -> None:
         check_start(start)
         check_end(end)
+        spare_after_fork(self)
         self._connection = connection
         first: Any = {"time_us": time_us(start)} if isinstance(start, datetime) else start
         self._wanted = {"topic": topic, "log_id": None, "start": first, "end": end, "follow": follow}
@@ -33,13 +34,14 @@ class RemoteBatches(Iterator[pa.RecordBatch]):
         self._open()
 
     def __next__(self) -> pa.RecordBatch:
+        self._connection.process.check()
         while self._end is None or self.offset < self._end:
             self._connection.check_open()
             if self._closed:
                 raise StopIteration
             batch = self._read()
             if batch is not None:
-                self.offset += batch.num_rows
+                self.offset = batch.column(0)[-1].as_py() + 1  # gaps that a person has accepted are left out
                 self._wanted["start"] = self.offset
                 return batch
         self.close()
@@ -47,14 +49,16 @@ class RemoteBatches(Iterator[pa.RecordBatch]):
 
     def close(self) -> None:
         """Ends the stream, also while another thread waits for its next batch."""
+        if not self._connection.process.is_here:
+            return
         self._closed = True
         if self._stream is not None:
             self._stream.cancel()
 
     def _read(self) -> pa.RecordBatch | None:
-        """The next batch; None where there was only a sign of life, or the stream was opened anew."""
+        """The next batch; None where there was only a note, or the stream was opened anew."""
         try:
-            return self._stream.read_chunk().data
+            chunk = self._stream.read_chunk()
         except (*FAILURES, StopIteration) as error:
             if self._closed:
                 return None
@@ -62,8 +66,11 @@ class RemoteBatches(Iterator[pa.RecordBatch]):
                 failed = self._connection.error_of(error)
                 if not is_passing(failed):
                     raise failed from None
-        self._open()
-        return None
+            self._open()
+            return None
+        if chunk.data is None and chunk.app_metadata is not None:
+            self.offset = max(self.offset, json.loads(chunk.app_metadata.to_pybytes()).get("offset", 0))
+        return chunk.data
 
     def _open(self) -> None:
         self._connection.tried(self._try_open, lambda: self._closed)

@@ -3,7 +3,8 @@
 Callers put rows into a queue. While the pipe has room the next batch goes at once; while it has none, rows gather, and
 go together: no timer, as in the log's own group commit. Each batch has a sequence, the number of its first row in this
 producer's own counting, by which the log knows one that it has already. So after a cut everything that has no answer is
-sent again, in order, and nothing is stored twice.
+sent again, in order, and nothing is stored twice. If the epoch under which it was sent is no longer this client's, the
+outcome is unknown, and its callers are told so: what another client stored is never taken for it.
 
 After a refusal the owner takes no more from the stream; what came behind the refused batch gets its numbers anew.
 """
@@ -18,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from frazil.client.connection import Connection, delay_seconds, is_passing
+from frazil.client.identity import ProducerIdentity
 from frazil.client.put_stream import PutStream
 from frazil.client.window import Batch, CallersPart, SenderLimits, Window, encoded
 from frazil.core.clock import Clock
@@ -29,6 +31,7 @@ from frazil.core.errors import (
     LogFailed,
     OutcomeUnknown,
     OwnerUnreachable,
+    ProducerFenced,
     SequenceForgotten,
     SequenceGap,
     TopicNotFound,
@@ -44,12 +47,18 @@ class Sender:
     """Used from any thread. A plain caller writes in its own thread; for callers on a loop a worker does."""
 
     def __init__(
-        self, connection: Connection, topic: str, log_id: str, producer: str, limits: SenderLimits, clock: Clock
+        self,
+        connection: Connection,
+        topic: str,
+        log_id: str,
+        identity: ProducerIdentity,
+        limits: SenderLimits,
+        clock: Clock,
     ) -> None:
         self._connection = connection
         self._topic = topic
         self._log_id = log_id
-        self._producer = producer
+        self._identity = identity
         self._limits = limits
         self._clock = clock
         self._guard = threading.Lock()
@@ -60,7 +69,6 @@ class Sender:
         self._worker: threading.Thread | None = None
         self._sending = False
         self._next_sequence = 0
-        self._epochs: tuple[int, int] | None = None
         self._refused_at: int | None = None
         self._forgotten = False
         self._attempts = 0
@@ -71,6 +79,7 @@ class Sender:
 
     def append_message(self, message: MessageRow, size: int) -> int:
         """Send one checked message and wait for its offset."""
+        self._connection.process.check()
         with self._guard:
             self._check_open()
             part = self._window.add_message(message, size, None)
@@ -80,6 +89,7 @@ class Sender:
 
     def append_batch(self, batch: pa.RecordBatch, size: int) -> int:
         """Send a checked batch and wait for its first offset."""
+        self._connection.process.check()
         part = CallersPart(None, batch, size)
         with self._guard:
             self._check_open()
@@ -89,12 +99,14 @@ class Sender:
 
     def begin_message(self, message: MessageRow, size: int, notify: Notify, token: object) -> None:
         """The same without waiting, and without a write that might block: `notify` gets the settled part."""
+        self._connection.process.check()
         with self._guard:
             self._check_open()
             self._window.add_message(message, size, notify).tokens.append(token)
             self._wake()
 
     def begin_batch(self, batch: pa.RecordBatch, size: int, notify: Notify, token: object) -> None:
+        self._connection.process.check()
         part = CallersPart(notify, batch, size)
         part.tokens.append(token)
         with self._guard:
@@ -102,8 +114,17 @@ class Sender:
             self._window.add(part)
             self._wake()
 
+    def open_producer(self) -> None:
+        """The user wants the name although another client took it: the next publish takes it."""
+        self._connection.process.check()
+        with self._guard:
+            if self._identity.fenced is not None:
+                self._identity.begin_anew()
+
     def close(self) -> None:
         """Wait for what is on its way, as long as any publish would, and end the stream."""
+        if not self._connection.process.is_here:
+            return
         with self._guard:
             if self._closed:
                 return
@@ -121,6 +142,8 @@ class Sender:
     def _check_open(self) -> None:
         if self._closed:
             raise Closed(f"the connection to {self._connection.address}")
+        if self._identity.fenced is not None:
+            raise self._identity.fenced
         if self._worker is None:
             self._worker = threading.Thread(target=self._work, name="frazil-send", daemon=True)
             self._worker.start()
@@ -240,15 +263,14 @@ class Sender:
             return OwnerUnreachable(self._connection.address, "its streams end without an answer")
         with self._guard:
             schema = self._window.next_schema
+        identity = self._identity
         try:
-            stream = PutStream(self._connection, self._topic, self._log_id, schema, self._producer, self._epochs)
+            opening = identity.opening(self._look)
+            stream = PutStream(self._connection, self._topic, self._log_id, schema, identity.producer, opening)
         except FrazilError as error:
-            if self._epochs is not None:  # whether it was opened, and our epoch is the next one, is not known
-                self._epochs = (self._epochs[0], self._epochs[1] + 1)
             return error
-        self._epochs = (stream.epoch, stream.epoch)
         with self._guard:
-            stored, unknown, resent = self._sorted(stream)
+            stored, unknown, resent = self._sorted(stream, identity.opened(stream.epoch, stream.resumed))
         for batch, offset in stored:
             _acked(batch, offset)
         reason = "the owner no longer knows what this producer sent"
@@ -267,18 +289,23 @@ class Sender:
             reader.start()
         return None
 
-    def _sorted(self, stream: PutStream) -> tuple[list[tuple[Batch, int]], list[Batch], list[Batch]]:
+    def _look(self) -> int:
+        """The epoch that the producer's name has now."""
+        asked = {"topic": self._topic, "log_id": self._log_id, "producer": self._identity.producer}
+        return int(self._connection.act("producer", **asked)["epoch"])
+
+    def _sorted(self, stream: PutStream, knows: bool) -> tuple[list[tuple[Batch, int]], list[Batch], list[Batch]]:
         """What has no answer yet: stored, with its offset; unknown; and not stored, which goes again.
 
         The owner has settled all that came by older streams, and takes no more from them: so what it does not have
-        gets its numbers from the owner's next one on.
+        gets its numbers from the owner's next one on. `knows` says that the owner knows them as this client's.
         """
         sent = self._window.take_sent()
         next_sequence = stream.next_sequence
         expected = self._refused_at if self._refused_at is not None else sent[0].sequence if sent else next_sequence
         self._refused_at, self._next_sequence = None, next_sequence
         forgotten, self._forgotten = self._forgotten, False
-        if next_sequence < expected and not forgotten:
+        if not forgotten and (not knows or next_sequence < expected):
             return [], sent, []
         stored, unknown, again = [], [], []
         for batch in sent:
@@ -296,6 +323,8 @@ class Sender:
 
     def _give_up(self, error: FrazilError) -> None:
         with self._guard:
+            if isinstance(error, ProducerFenced):
+                self._identity.fence(error)
             sent = self._window.take_sent()
             waiting = self._window.take_waiting()
             self._refused_at, self._forgotten, self._attempts = None, False, 0
@@ -347,8 +376,13 @@ class Sender:
             batch = self._window.answered(sequence)
             if self._refused_at is None:
                 self._refused_at = sequence
-        if batch is not None:
-            _settle(batch.parts, error)
+            refused = list(batch.parts) if batch is not None else []
+            if isinstance(error, ProducerFenced):  # for good: all behind it has the same epoch, and none of it is taken
+                self._identity.fence(error)
+                refused += [part for behind in self._window.take_sent() for part in behind.parts]
+                refused += self._window.take_waiting()
+                self._refused_at = self._stream = None
+        _settle(refused, error)
 
 
 def _acked(batch: Batch, offset: int) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from frazil.client.connection import Connection
+from frazil.client.identity import ProducerIdentity
 from frazil.client.topic import RemoteTopic
 from frazil.core.clock import Clock, SystemClock
 from frazil.core.columns import schema_as_text
@@ -41,7 +42,7 @@ def connect(
         check_producer(producer)
     clock = SystemClock()
     connection = Connection(address, give_up_ms, clock)
-    storage = RemoteStorage(connection, producer or f"client-{uuid.uuid4()}", buffer_bytes_max, clock)
+    storage = RemoteStorage(connection, producer, buffer_bytes_max, clock)
     try:
         connection.act("topics")
     except BaseException:
@@ -53,9 +54,10 @@ def connect(
 class RemoteStorage:
     """Made by `frazil.connect`; used from as many threads as you like."""
 
-    def __init__(self, connection: Connection, producer: str, buffer_bytes_max: int, clock: Clock) -> None:
+    def __init__(self, connection: Connection, producer: str | None, buffer_bytes_max: int, clock: Clock) -> None:
         self._connection = connection
-        self._producer = producer
+        self._producer = producer or f"client-{uuid.uuid4()}"
+        self._producer_is_shared = producer is not None
         self._buffer_bytes_max = buffer_bytes_max
         self._clock = clock
         self._guard = threading.Lock()
@@ -76,6 +78,14 @@ class RemoteStorage:
         """A new topic, or `TopicExists`."""
         kept = None if retention is None else retention.model_dump()
         return self._known(self._connection.act("create_topic", topic=name, schema=_told(schema), retention=kept))
+
+    def create_partitions(
+        self, name: str, count: int, *, retention: RetentionSettings | None = None
+    ) -> list[RemoteTopic]:
+        """`<name>-part-0` up to `<name>-part-(count-1)`: all of them, or none. `TopicExists` if it is there."""
+        kept = None if retention is None else retention.model_dump()
+        made = self._connection.act("create_partitions", topic=name, partitions=count, retention=kept)
+        return [self._known(told) for told in made]
 
     def change_schema(self, name: str, schema: pa.Schema) -> RemoteTopic:
         """Give a typed topic new nullable columns or wider types; rows stored before are read in the new form."""
@@ -99,7 +109,9 @@ class RemoteStorage:
         return list(self._connection.act_until("topics"))
 
     def close(self) -> None:
-        """Wait for what is on its way, and close the connection."""
+        """Wait for what is on its way, and close the connection. In a forked child: nothing, it is the parent's."""
+        if not self._connection.process.is_here:
+            return
         with self._guard:
             topics = [topic for _, topic in self._topics.values()]
         for topic in topics:
@@ -115,11 +127,14 @@ class RemoteStorage:
         self.close()
 
     def _known(self, told: dict[str, Any]) -> RemoteTopic:
-        """One for each log: a topic made again under the same name is another."""
+        """One for each log: a topic made again under the same name is another, and so is one that was renumbered."""
         with self._guard:
             log_id, topic = self._topics.get(told["topic"], ("", None))
             if topic is None or log_id != told["log_id"]:
-                topic = RemoteTopic(self._connection, told, self._producer, self._buffer_bytes_max, self._clock)
+                identity = ProducerIdentity(self._producer, shared=self._producer_is_shared)
+                if topic is not None and log_id in told.get("former", ()):
+                    identity = topic.identity.of_renumbered()
+                topic = RemoteTopic(self._connection, told, identity, self._buffer_bytes_max, self._clock)
                 self._topics[told["topic"]] = (told["log_id"], topic)
             else:
                 topic.learn(told)

@@ -4,47 +4,71 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.flight
 
-from frazil.client.connection import FAILURES, Connection, is_passing
+from frazil.client.connection import FAILURES, Connection, is_passing, spare_after_fork
 from frazil.core.rows import Message, to_messages
+
+_log = logging.getLogger("frazil.client")
+
+HANDED_MAX = 100_000
+"""More messages than any window holds."""
 
 
 class RemoteSubscription(Iterator[Message]):
     """One thread takes messages; any may answer them. After a cut, what has no answer is delivered again."""
 
     def __init__(self, connection: Connection, asked: Mapping[str, Any]) -> None:
+        spare_after_fork(self)
         self._connection = connection
         self._asked = json.dumps(asked).encode()
         self._guard = threading.Lock()
         self._ready: Iterator[Message] = iter(())
+        self._incarnation: int | None = None
+        """Of the subscription, as of the messages in `_ready`."""
+        self._handed: OrderedDict[int, int | None] = OrderedDict()
+        """Incarnation of each message that was handed over and not answered yet."""
         self._writer: Any = None
         self._reader: Any = None
         self._closed = False
+        self._is_first = True
         self._open()
 
     def __next__(self) -> Message:
+        self._connection.process.check()
         while not self._closed:
             for message in self._ready:
+                self._handed[message.offset] = self._incarnation
+                if len(self._handed) > HANDED_MAX:
+                    self._handed.popitem(last=False)
                 return message
             self._read()
         raise StopIteration
 
     def ack(self, *offsets: int) -> None:
         """They are done with. One that does not come through, because the stream is cut, leads to a redelivery."""
-        self._tell({"ack": list(offsets)})
+        by_incarnation: dict[int | None, list[int]] = {}
+        for offset in offsets:
+            by_incarnation.setdefault(self._handed.pop(offset, self._incarnation), []).append(offset)
+        for incarnation, acked in by_incarnation.items():
+            self._tell({"ack": acked, "incarnation": incarnation})
 
     def nack(self, offset: int, *, delay_ms: int | None = None, reason: str = "refused by its consumer") -> None:
         """It comes again, after `delay_ms` or as the broker's settings say."""
-        self._tell({"nack": offset, "delay_ms": delay_ms, "reason": reason})
+        incarnation = self._handed.pop(offset, self._incarnation)
+        self._tell({"nack": offset, "delay_ms": delay_ms, "reason": reason, "incarnation": incarnation})
 
     def close(self) -> None:
         """Leave: what has no answer goes to others, or comes when the consumer is back. From any thread."""
+        if not self._connection.process.is_here:
+            return
         self._closed = True
         with self._guard:
             self._end()
@@ -76,6 +100,8 @@ class RemoteSubscription(Iterator[Message]):
             return
         if chunk.data is not None:
             self._ready = iter(to_messages(chunk.data))
+        elif chunk.app_metadata is not None:
+            self._incarnation = json.loads(chunk.app_metadata.to_pybytes()).get("incarnation", self._incarnation)
 
     def _end(self) -> None:
         """Whatever state the stream is in: PyArrow writes to stderr of one that is dropped without a close."""
@@ -97,8 +123,13 @@ class RemoteSubscription(Iterator[Message]):
             with self._guard:
                 self._end()
                 self._writer, self._reader = writer, reader
-            reader.read_chunk()
+            opened = reader.read_chunk().app_metadata
         except (*FAILURES, StopIteration) as error:
             with self._guard:
                 self._end()
             raise self._connection.error_of(error) from None
+        if self._is_first and opened is not None and json.loads(opened.to_pybytes()).get("took_over"):
+            _log.warning(
+                "another consumer of the same name was connected, and has been ended: %s", self._asked.decode()
+            )
+        self._is_first = False

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from frazil.client.connection import Connection
+from frazil.client.identity import ProducerIdentity
 from frazil.client.reading import RemoteBatches
 from frazil.client.sender import Sender
 from frazil.client.subscription import RemoteSubscription
@@ -21,7 +22,8 @@ from frazil.core.settings import WalSettings
 from frazil.log.group import Notify
 from frazil.log.positions import Start
 from frazil.log.publishing import Outgoing, checked_message, envelope_rows, message_rows, typed_rows
-from frazil.log.topic import MessageReader, TopicStats
+from frazil.log.stats import TopicStats
+from frazil.log.topic import MessageReader
 
 
 class RemoteTopic:
@@ -31,13 +33,14 @@ class RemoteTopic:
         self,
         connection: Connection,
         told: Mapping[str, Any],
-        producer: str,
+        identity: ProducerIdentity,
         buffer_bytes_max: int,
         clock: Clock,
     ) -> None:
         self._connection = connection
         self._clock = clock
-        self._producer = producer
+        self._producer = identity.producer
+        self.identity = identity
         self._name: str = told["topic"]
         self._schema: pa.Schema | None = None
         self._limits = WalSettings(
@@ -47,7 +50,7 @@ class RemoteTopic:
         )
         limits = SenderLimits(buffer_bytes_max, told["batch_bytes_max"], told["batch_rows_max"], connection.give_up_ms)
         self._rows_max = limits.batch_rows_max
-        self._sender = Sender(connection, self._name, told["log_id"], producer, limits, clock)
+        self._sender = Sender(connection, self._name, told["log_id"], identity, limits, clock)
         self.learn(told)
 
     @property
@@ -77,6 +80,10 @@ class RemoteTopic:
         first = self._sender.append_batch(rows, size)
         return OffsetRange(first, first + rows.num_rows)
 
+    def open_producer(self) -> None:
+        """After `ProducerFenced`: take the producer's name back, with the next publish, from whoever has it then."""
+        self._sender.open_producer()
+
     def read(self, start: Start = "earliest", *, end: int | None = None, follow: bool = False) -> MessageReader:
         """Messages from `start` up to `end`, or what is there now; with `follow`, also all that comes."""
         self.check_is_message_topic()
@@ -104,7 +111,7 @@ class RemoteTopic:
         return RemoteSubscription(self._connection, asked)
 
     def stats(self) -> TopicStats:
-        return TopicStats(**self._connection.act_until("topic_stats", topic=self._name))
+        return TopicStats.of(self._connection.act_until("topic_stats", topic=self._name))
 
     def sync(self) -> int:
         """Make everything written durable, whatever the sync mode; returns the durable end."""

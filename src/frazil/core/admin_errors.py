@@ -21,6 +21,44 @@ class SubscriptionNotFound(FrazilError):
         return cls(topic, subscription, "it was deleted while it had a consumer; subscribe again if it is wanted")
 
 
+class ConsumerReplaced(FrazilError):
+    """Final for the one that was there first: if both came back, they would take over from each other for ever."""
+
+    code = "consumer_replaced"
+
+    def __init__(self, topic: str, subscription: str, consumer: str) -> None:
+        super().__init__(
+            f"another connection has taken over as consumer {consumer!a:.300} of {subscription!a:.300} on {topic}; "
+            "give each consumer a name of its own, or end the other one and subscribe again",
+            topic=topic,
+            subscription=subscription,
+            consumer=consumer,
+        )
+
+
+class NamespaceNotFound(FrazilError):
+    code = "namespace_not_found"
+
+    def __init__(self, namespace: str) -> None:
+        super().__init__(f"there is no namespace {namespace}; make it, or a topic in it", namespace=namespace)
+
+
+class NamespaceExists(FrazilError):
+    code = "namespace_exists"
+
+    def __init__(self, namespace: str) -> None:
+        super().__init__(f"the namespace {namespace} exists already", namespace=namespace)
+
+
+class NamespaceInUse(FrazilError):
+    code = "namespace_in_use"
+
+    def __init__(self, namespace: str, topics: int) -> None:
+        super().__init__(
+            f"the namespace {namespace} has {topics} topic(s); delete them first", namespace=namespace, topics=topics
+        )
+
+
 class TableNotFound(FrazilError):
     code = "table_not_found"
 

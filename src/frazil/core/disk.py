@@ -12,19 +12,26 @@ import errno
 import fcntl
 import os
 import stat
+import threading
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from typing_extensions import Buffer
 
 from frazil.core.errors import FolderInUse
+from frazil.core.modes import FILE_MODE, FOLDER_MODE
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors of a write that mean 'full', which passes, rather than 'broken', which does not."""
 
+NO_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR})
+"""Errors that mean 'not now': the process or the system is short of descriptors or memory, and no disk has failed."""
+
 _VECTORS_MAX = 512
+_DESCRIPTORS_HELD = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +98,14 @@ class FolderLock(Protocol):
 
 
 class LocalDisk:
-    """The real disk, through plain system calls."""
+    """The real disk, through plain system calls.
+
+    Who owns a folder holds a few descriptors back. Where the process has no other left, they are given up for files
+    that are written, so that connections and readers cannot keep a log from its next segment.
+    """
+
+    def __init__(self) -> None:
+        self._reserve = _DescriptorReserve()
 
     def open(self, path: Path, mode: Literal["read", "write", "create"]) -> File:
         flags = {
@@ -99,7 +113,9 @@ class LocalDisk:
             "write": os.O_RDWR,
             "create": os.O_RDWR | os.O_CREAT | os.O_EXCL,
         }[mode]
-        return _LocalFile(os.open(path, flags | os.O_CLOEXEC, 0o640))
+        if mode == "read":
+            return _LocalFile(os.open(path, flags | os.O_CLOEXEC, FILE_MODE))
+        return _LocalFile(self._reserve.open(path, flags, FILE_MODE))
 
     def list(self, folder: Path) -> list[Entry]:
         entries = []
@@ -119,15 +135,16 @@ class LocalDisk:
             return
         self.make_folder(folder.parent)
         with contextlib.suppress(FileExistsError):
-            os.mkdir(folder, 0o750)
+            os.mkdir(folder, FOLDER_MODE)
         self.sync_folder(folder.parent)
 
     def sync_folder(self, folder: Path) -> None:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = self._reserve.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
         finally:
             os.close(fd)
+            self._reserve.fill()
 
     def rename(self, source: Path, target: Path) -> None:
         os.rename(source, target)
@@ -139,7 +156,7 @@ class LocalDisk:
         os.rmdir(folder)
 
     def lock(self, path: Path) -> FolderLock:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -148,18 +165,74 @@ class LocalDisk:
             raise FolderInUse(str(path.parent), int(pid) if pid.isdigit() else None) from None
         os.ftruncate(fd, 0)
         os.pwrite(fd, b"%d\n" % os.getpid(), 0)
-        return _LocalLock(fd)
+        self._reserve.hold()
+        return _LocalLock(fd, self._reserve)
 
 
 class _LocalLock:
-    def __init__(self, fd: int) -> None:
+    _held: ClassVar[weakref.WeakSet[_LocalLock]] = weakref.WeakSet()
+
+    def __init__(self, fd: int, reserve: _DescriptorReserve) -> None:
         self._fd = fd
+        self._reserve = reserve
+        self._held.add(self)
+
+    @classmethod
+    def forked(cls) -> None:
+        """In a child: its copy would hold the folder when the owner is gone. The owner's own lock stays."""
+        for lock in cls._held:
+            fd, lock._fd = lock._fd, -1
+            if fd >= 0:
+                os.close(fd)
 
     def release(self) -> None:
         if self._fd >= 0:
             os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = -1
+            self._reserve.release()
+
+
+class _DescriptorReserve:
+    """A few descriptors of the owner of a folder, held to be given up when there are no others."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._held: list[int] = []
+        self._owners = 0
+
+    def hold(self) -> None:
+        with self._guard:
+            self._owners += 1
+        self.fill()
+
+    def release(self) -> None:
+        with self._guard:
+            self._owners -= 1
+            while self._held and not self._owners:
+                os.close(self._held.pop())
+
+    def fill(self) -> None:
+        """Hold as many again as there should be, or as can be had."""
+        with self._guard, contextlib.suppress(OSError):
+            while self._owners and len(self._held) < _DESCRIPTORS_HELD:
+                self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+    def open(self, path: Path, flags: int, mode: int = 0o777) -> int:
+        """`os.open`, with one of the reserve where the process has no descriptor left."""
+        try:
+            return os.open(path, flags | os.O_CLOEXEC, mode)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            with self._guard:
+                if not self._held:
+                    raise
+                os.close(self._held.pop())
+                return os.open(path, flags | os.O_CLOEXEC, mode)
+
+
+os.register_at_fork(after_in_child=_LocalLock.forked)
 
 
 class _LocalFile:

@@ -1,4 +1,4 @@
-"""The root of all errors. The others, and what each asks of the caller, are drawn in `errors.py`."""
+"""The roots of errors. The others, and what each asks of the caller, are drawn in `errors.py`."""
 
 from __future__ import annotations
 
@@ -23,3 +23,9 @@ class FrazilError(Exception):
 
     def as_dict(self) -> dict[str, Any]:
         return {"error": self.code, "message": self.message, **self.fields}
+
+
+class InvalidInput(FrazilError):
+    """The call itself is wrong; nothing was written."""
+
+    code = "invalid_input"

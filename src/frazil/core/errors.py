@@ -6,7 +6,10 @@ FrazilError
 │   ├── InvalidSettings
 │   ├── MessageTooLarge
 │   ├── BatchTooLarge
+│   ├── QueryTooLarge
+│   ├── QueryTooLong
 │   ├── SchemaMismatch
+│   ├── ValueNotStorable
 │   ├── InvalidSchema
 │   ├── IncompatibleSchema
 │   ├── SubjectMismatch
@@ -15,6 +18,9 @@ FrazilError
 │   └── OffsetOutOfRange
 ├── TopicNotFound           create it, or mend the name
 ├── SubscriptionNotFound    subscribe first, or mend the name
+├── NamespaceNotFound       create it, or a topic in it
+├── NamespaceExists         use the one that is there
+├── NamespaceInUse          delete its topics first
 ├── TableNotFound           rows must be moved first, or mend the name
 ├── JobNotFound             it was never there, or ended long ago; start another
 ├── TopicExists             use the one that is there
@@ -22,6 +28,7 @@ FrazilError
 ├── TopicInUse              remove who uses it first, or say that it goes all the same
 ├── TopicDiffers            ask for what it is, or use another name
 ├── SubscriptionTaken       use the consumer's name that has it, or another subscription
+├── ConsumerReplaced        another connection uses the consumer's name; end it, or take another name
 ├── BrokerOff               switch the broker on
 ├── ServerNeeded            start a server, or name one
 ├── ServerUnreachable       start that server, or name another
@@ -33,9 +40,12 @@ FrazilError
 │   ├── UnknownClient
 │   ├── Overloaded
 │   ├── TooManyJobs
+│   ├── TooManyCalls
 │   ├── DiskFull
 │   ├── DiskBudgetExceeded
+│   ├── ResourcesExhausted
 │   ├── OwnerUnreachable
+│   ├── NobodyLeads
 │   └── AnotherLeads
 ├── OutcomeUnknown          rows were sent and not answered; look whether they are there
 ├── EncodingFailed          rows could not be turned into Arrow (no memory); nothing was written
@@ -47,30 +57,51 @@ FrazilError
 ├── TableRefused            a table that does not fit its log; look before anything is moved
 │   ├── TableRolledBack
 │   ├── RowsMissing
+│   ├── TableAhead
 │   └── TableDamaged
 ├── FolderInUse             another process owns the data folder
 ├── ListenFailed            the address cannot be listened on; choose another
+├── NotSupported            leave the call out: it has no meaning here
+├── HostRefused             use an address or an allowed name of the server
+├── OriginRefused           call from a page of the server itself, or from no page
 ├── LogFailed               the disk failed; restart to recover what was acknowledged
 ├── CorruptLog              the bytes are wrong; look at `frazil log check`
+├── UsedAfterFork           it belongs to the parent process; make one in this process
 └── Closed                  the storage was closed
 """
 
 from __future__ import annotations
 
 from frazil.core.admin_errors import BrokerOff as BrokerOff
+from frazil.core.admin_errors import ConsumerReplaced as ConsumerReplaced
 from frazil.core.admin_errors import JobNotFound as JobNotFound
+from frazil.core.admin_errors import NamespaceExists as NamespaceExists
+from frazil.core.admin_errors import NamespaceInUse as NamespaceInUse
+from frazil.core.admin_errors import NamespaceNotFound as NamespaceNotFound
 from frazil.core.admin_errors import ServerNeeded as ServerNeeded
 from frazil.core.admin_errors import ServerUnreachable as ServerUnreachable
 from frazil.core.admin_errors import SubscriptionNotFound as SubscriptionNotFound
 from frazil.core.admin_errors import TableNotFound as TableNotFound
 from frazil.core.admin_errors import TopicInUse as TopicInUse
+from frazil.core.disk_errors import DiskBudgetExceeded as DiskBudgetExceeded
+from frazil.core.disk_errors import DiskFull as DiskFull
+from frazil.core.disk_errors import ResourcesExhausted as ResourcesExhausted
+from frazil.core.disk_errors import TryLater as TryLater
 from frazil.core.error import FrazilError as FrazilError
-
-
-class InvalidInput(FrazilError):
-    """The call itself is wrong; nothing was written."""
-
-    code = "invalid_input"
+from frazil.core.error import InvalidInput as InvalidInput
+from frazil.core.process_errors import FolderInUse as FolderInUse
+from frazil.core.process_errors import UsedAfterFork as UsedAfterFork
+from frazil.core.serving_errors import HostRefused as HostRefused
+from frazil.core.serving_errors import NotSupported as NotSupported
+from frazil.core.serving_errors import OriginRefused as OriginRefused
+from frazil.core.serving_errors import QueryTooLarge as QueryTooLarge
+from frazil.core.serving_errors import QueryTooLong as QueryTooLong
+from frazil.core.serving_errors import TooManyCalls as TooManyCalls
+from frazil.core.table_errors import RowsMissing as RowsMissing
+from frazil.core.table_errors import TableAhead as TableAhead
+from frazil.core.table_errors import TableDamaged as TableDamaged
+from frazil.core.table_errors import TableRefused as TableRefused
+from frazil.core.table_errors import TableRolledBack as TableRolledBack
 
 
 class InvalidName(InvalidInput):
@@ -99,6 +130,15 @@ class BatchTooLarge(InvalidInput):
 
 class SchemaMismatch(InvalidInput):
     code = "schema_mismatch"
+
+
+class ValueNotStorable(InvalidInput):
+    """A value that no Iceberg table can hold: it could be written to the log, and never be moved."""
+
+    code = "value_not_storable"
+
+    def __init__(self, column: str, row: int, reason: str) -> None:
+        super().__init__(f"column {column!r}, row {row}: {reason}", field=column, row=row, reason=reason)
 
 
 class InvalidSchema(InvalidInput):
@@ -249,12 +289,6 @@ class SequenceForgotten(FrazilError):
         super().__init__(f"producer {producer!r} of {topic}: {what}; {advice}", **fields)
 
 
-class TryLater(FrazilError):
-    """Nothing was written; the same call may succeed later."""
-
-    code = "try_later"
-
-
 class UnknownClient(TryLater):
     """The id of a producer or consumer means nothing here; create it, or subscribe, again."""
 
@@ -279,28 +313,6 @@ class TooManyJobs(TryLater):
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"{limit} jobs wait already; try again when one has ended, or cancel one", limit=limit)
-
-
-class DiskFull(TryLater):
-    code = "disk_full"
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(
-            f"no room on the disk for {path} ({reason}); publishing goes on once there is", path=path, reason=reason
-        )
-
-
-class DiskBudgetExceeded(TryLater):
-    code = "disk_budget_exceeded"
-
-    def __init__(self, used_bytes: int, wanted_bytes: int, limit_bytes: int) -> None:
-        super().__init__(
-            f"the data folder holds {used_bytes} bytes and {wanted_bytes} more would pass disk_bytes_max = "
-            f"{limit_bytes}; raise it, or shorten the retention",
-            used_bytes=used_bytes,
-            wanted_bytes=wanted_bytes,
-            limit_bytes=limit_bytes,
-        )
 
 
 class OwnerUnreachable(TryLater):
@@ -328,6 +340,15 @@ class AnotherLeads(TryLater):
             host=host,
             pid=pid,
         )
+
+
+class NobodyLeads(TryLater):
+    """A mover without the lead is not heard."""
+
+    code = "nobody_leads"
+
+    def __init__(self) -> None:
+        super().__init__("no mover leads now, so none is heard; ask for the lead first")
 
 
 class OutcomeUnknown(FrazilError):
@@ -401,58 +422,6 @@ class SparkUnavailable(FrazilError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"Spark cannot run: {reason}; see `frazil doctor`", reason=reason)
-
-
-class TableRefused(FrazilError):
-    """Moving on would lose or double rows, or hide that someone else changed the table."""
-
-    code = "table_refused"
-
-
-class TableRolledBack(TableRefused):
-    code = "table_rolled_back"
-
-    def __init__(self, table: str, log_id: str, has: int, had: int) -> None:
-        super().__init__(
-            f"{table} was rolled back: it holds log {log_id} up to offset {has}, and once held it up to {had}; "
-            "roll it forward again, or accept it with `frazil pipeline accept`",
-            table=table,
-            log_id=log_id,
-            has=has,
-            had=had,
-        )
-
-
-class RowsMissing(TableRefused):
-    code = "rows_missing"
-
-    def __init__(self, topic: str, table: str, start: int, end: int) -> None:
-        super().__init__(
-            f"{table} does not hold offsets {start} up to {end} of {topic}, and the log no longer does; "
-            f"accept the gap with: frazil pipeline accept {topic}",
-            topic=topic,
-            table=table,
-            start=start,
-            end=end,
-        )
-
-
-class TableDamaged(TableRefused):
-    """Rows of the table that must be there are not, or not once, or can't be read; nothing is skipped."""
-
-    code = "table_damaged"
-
-    def __init__(self, topic: str, table: str, offset: int, reason: str) -> None:
-        what = f"{table} cannot be read at offset {offset} of {topic}: {reason}"
-        super().__init__(what, topic=topic, table=table, offset=offset, reason=reason)
-
-
-class FolderInUse(FrazilError):
-    code = "folder_in_use"
-
-    def __init__(self, folder: str, pid: int | None) -> None:
-        owner = f"process {pid}" if pid else "another process"
-        super().__init__(f"{folder} is in use by {owner}; stop it first, or use another folder", folder=folder, pid=pid)
 
 
 class ListenFailed(FrazilError):

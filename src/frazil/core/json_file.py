@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from frazil.core.modes import write_private_text
+
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """In one step, so that a reader never sees half of it."""
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        draft.write_text(json.dumps(value, ensure_ascii=False), encoding="utf-8")
+        write_private_text(draft, json.dumps(value, ensure_ascii=False))
         draft.replace(path)
     except BaseException:
         draft.unlink(missing_ok=True)

@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 MIB = 1024 * 1024
 
+AZURE_ACCOUNT = "adls.account-name"
+"""The property that may name the account of an Azure store, instead of `access_key_id`."""
+
 Positive = Annotated[int, Field(gt=0)]
 
 
@@ -72,7 +75,17 @@ class ObjectStoreSettings(_Frozen):
     def _has_what_it_needs(self) -> ObjectStoreSettings:
         if self.type not in (ObjectStoreType.LOCAL, ObjectStoreType.MEMORY) and not self.bucket:
             raise ValueError(f"bucket is needed for an object store of type {self.type}")
+        if self.type is ObjectStoreType.AZURE:
+            self._check_azure()
         return self
+
+    def _check_azure(self) -> None:
+        """Containers are found by the account's name, and the account takes one kind of credential."""
+        account = self.access_key_id or self.properties.get(AZURE_ACCOUNT)
+        if account is None or not account.get_secret_value():
+            raise ValueError("access_key_id is needed for an object store of type azure: the name of the account")
+        if self.secret_access_key and self.session_token:
+            raise ValueError("secret_access_key and session_token exclude each other for an object store of type azure")
 
 
 class WriterSettings(_Frozen):
@@ -101,7 +114,7 @@ class MaintenanceSettings(_Frozen):
     snapshot_age_hours: int = Field(120, ge=1, description="younger snapshots are kept: someone may be reading them")
     snapshots_min: int = Field(10, ge=1, description="so many snapshots are kept, however old")
     snapshots_max: int = Field(
-        1_000, ge=1, description="beyond so many, younger ones go as well, but none of the last hour"
+        100, ge=2, description="beyond so many the mover's commits remove the oldest, however young"
     )
     orphan_age_hours: int = Field(72, ge=24, description="younger files are kept: they may be about to be committed")
 

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 _ENDPOINT = re.compile(r"https?://(?:[\w.-]+|\[[0-9a-fA-F:.]+\]):[1-9]\d{0,4}")
-_PREFIX = re.compile(r"(?:/[A-Za-z0-9_.-]{1,128}){1,8}")
+_PREFIX = re.compile(r"/|(?:/[A-Za-z0-9_.-]{1,128}){1,8}")
 
 
 class MetadataType(enum.StrEnum):
@@ -25,7 +25,9 @@ class MetadataSettings(BaseModel):
 
     type: MetadataType = Field(MetadataType.SQLITE, description="sqlite, or etcd for several hosts")
     endpoints: tuple[str, ...] = Field((), description="etcd: addresses of its members, as https://etcd-1.example:2379")
-    prefix: str = Field("/frazil", description="etcd: all keys begin so; another for each cluster of Frazil")
+    prefix: str = Field(
+        "/frazil", description="etcd: all keys begin so; another for each cluster of Frazil; / for none"
+    )
     username: str | None = Field(None, description="etcd: user, if it asks for one")
     password: SecretStr | None = Field(None, description="etcd: password of the user")
     ca_path: Path | None = Field(None, description="etcd: certificates to trust; unset, the public ones that gRPC has")
@@ -52,7 +54,7 @@ class MetadataSettings(BaseModel):
     @classmethod
     def _is_a_path(cls, value: str) -> str:
         if not _PREFIX.fullmatch(value):
-            raise ValueError("must be like /frazil or /teams/orders, and not end with /")
+            raise ValueError("must be like /frazil or /teams/orders, and not end with /; or / alone")
         return value
 
     @model_validator(mode="after")
@@ -66,6 +68,11 @@ class MetadataSettings(BaseModel):
         if self.endpoints and not self.is_encrypted and (self.ca_path or self.cert_path):
             raise ValueError("certificates are for endpoints that begin with https://")
         return self
+
+    @property
+    def root(self) -> str:
+        """What stands before each key. Keys begin with / themselves, so it is empty for the prefix /."""
+        return "" if self.prefix == "/" else self.prefix
 
     @property
     def is_encrypted(self) -> bool:

@@ -36,6 +36,15 @@ class TopicName:
                 )
         return cls(parts[1], parts[2])
 
+    def check_new(self) -> None:
+        """`InvalidName` for a namespace that no catalog can have, of a topic that is to be made."""
+        if "" in self.namespace.split("."):
+            raise InvalidName(
+                f"the namespace in {self} must not begin or end with a dot, or have two in a row: no catalog has such",
+                name=str(self),
+                field="namespace",
+            )
+
     def partition_of(self) -> tuple[TopicName, int]:
         """The topic that `…-part-N` is a partition of, and N; a topic without partitions is its own number 0."""
         part = _PARTITION.fullmatch(self.topic)
@@ -43,6 +52,15 @@ class TopicName:
 
     def __str__(self) -> str:
         return f"/{self.namespace}/{self.topic}"
+
+
+def check_namespace(text: str) -> None:
+    if text in (".", "..") or not _PART.fullmatch(text):
+        raise InvalidName(
+            f"namespace {_shown(text)} must be 1 to {PART_LENGTH_MAX} of A-Z a-z 0-9 _ . - and neither '.' nor '..'",
+            name=_shown(text),
+            field="namespace",
+        )
 
 
 def _shown(text: str) -> str:

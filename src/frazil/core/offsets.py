@@ -32,7 +32,11 @@ class OffsetRange:
 
 
 class Place(NamedTuple):
-    """Where a table has a row: a snapshot that shows it, and the file that holds it."""
+    """Where a table has a row: the file that holds it, and the snapshot that added this file.
+
+    Files with later rows have the same sequence number or a higher one, unless the table was rewritten.
+    """
 
     snapshot_id: int
     file: str
+    sequence_number: int

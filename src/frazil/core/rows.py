@@ -16,6 +16,14 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from frazil.core.errors import SchemaMismatch
+from frazil.core.storable import check_types
+
+SCHEMA_DEPTH_MAX = 50
+"""Levels of a column's type. Arrow reads no more than 63."""
+SCHEMA_COLUMNS_MAX = 10_000
+"""Columns of a schema, those nested in others included."""
+SCHEMA_BYTES_MAX = 768 * 1024
+"""Of a schema in Arrow's form: 1 MiB as text."""
 
 TIME = pa.timestamp("us", tz="UTC")
 ATTRIBUTES = pa.map_(pa.string(), pa.string())
@@ -64,12 +72,60 @@ def stored_schema(own: pa.Schema | None) -> pa.Schema:
     """What is stored: the envelope for a message topic, `_append_time` and the own columns for a typed one."""
     if own is None:
         return ENVELOPE
-    check_own_schema(own)
+    _check_columns(own)
     return pa.schema([APPEND_TIME, *own])
 
 
 def check_own_schema(own: pa.Schema) -> None:
-    """Refuse what a typed topic cannot hold, by field."""
+    """Refuse what a typed topic cannot hold, by field, before anything of it is stored."""
+    _check_columns(own)
+    count = sum(_check_depth(field.name, field.type, 1) for field in own)
+    if count > SCHEMA_COLUMNS_MAX:
+        raise SchemaMismatch(
+            f"the schema has {count} columns, nested ones included, more than {SCHEMA_COLUMNS_MAX}",
+            columns=count,
+            limit=SCHEMA_COLUMNS_MAX,
+        )
+    size_bytes = own.remove_metadata().serialize().size
+    if size_bytes > SCHEMA_BYTES_MAX:
+        raise SchemaMismatch(
+            f"the schema has {size_bytes} bytes in Arrow's form, more than {SCHEMA_BYTES_MAX}; use shorter names and "
+            "less metadata",
+            size_bytes=size_bytes,
+            limit=SCHEMA_BYTES_MAX,
+        )
+    check_types(own)
+    for field in own:
+        _check_reads_back(field)
+
+
+def _check_depth(name: str, data_type: pa.DataType, depth: int) -> int:
+    """How many columns there are, those within counted too."""
+    if depth > SCHEMA_DEPTH_MAX:
+        column = name.partition(".")[0]
+        raise SchemaMismatch(
+            f"column {column!r}: is nested deeper than {SCHEMA_DEPTH_MAX} levels (a map counts as two)",
+            field=column,
+            limit=SCHEMA_DEPTH_MAX,
+        )
+    children = [data_type.field(index) for index in range(data_type.num_fields)]
+    return 1 + sum(_check_depth(f"{name}.{child.name}", child.type, depth + 1) for child in children)
+
+
+def _check_reads_back(field: pa.Field) -> None:
+    """What Arrow writes it must read again, as it was: a topic that can't be read is corrupt from birth."""
+    schema = pa.schema([field])
+    try:
+        found = pa.ipc.read_schema(pa.py_buffer(schema.serialize()))
+        pa.ipc.read_record_batch(pa.RecordBatch.from_pylist([], schema=schema).serialize(), found)
+        problem = None if found.equals(schema, check_metadata=True) else "it reads as another type"
+    except (pa.ArrowException, ValueError, OSError, EOFError) as error:
+        problem = str(error)
+    if problem is not None:
+        raise SchemaMismatch(f"column {field.name!r}: Arrow cannot read it back ({problem})", field=field.name)
+
+
+def _check_columns(own: pa.Schema) -> None:
     if not isinstance(own, pa.Schema):
         raise SchemaMismatch(f"a schema is a pyarrow.Schema, not {type(own).__name__}")
     if len(own) == 0:
@@ -84,7 +140,9 @@ def check_own_schema(own: pa.Schema) -> None:
         _check_type(field.name, field.type)
 
 
-def _check_type(name: str, data_type: pa.DataType) -> None:
+def _check_type(name: str, data_type: pa.DataType, depth: int = 1) -> None:
+    if depth > 2 * SCHEMA_DEPTH_MAX:
+        return  # refused by its depth: no need to go on to the end of it
     if pa.types.is_dictionary(data_type):
         raise SchemaMismatch(
             f"column {name!r}: dictionary types are not stored; use {data_type.value_type}", field=name
@@ -95,7 +153,7 @@ def _check_type(name: str, data_type: pa.DataType) -> None:
         raise SchemaMismatch(f"column {name!r}: {data_type} has no counterpart in an Iceberg table", field=name)
     for index in range(data_type.num_fields):
         child = data_type.field(index)
-        _check_type(f"{name}.{child.name}", child.type)
+        _check_type(f"{name}.{child.name}", child.type, depth + 1)
 
 
 def constant_times(count: int, time_us: int) -> pa.Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +19,7 @@ from frazil.core.lake_settings import (
     CatalogType,
     MaintenanceSettings,
     ObjectStoreSettings,
+    ObjectStoreType,
     ReaderSettings,
     WriterSettings,
 )
@@ -34,6 +36,10 @@ Positive = Annotated[int, Field(gt=0)]
 
 DEFAULT_FOLDER = Path("frazil-data")
 
+CACHED_MESSAGES_MAX = 10_000_000
+
+_FILE_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9_.-]{1,128}", re.ASCII)
+
 
 class SyncMode(enum.StrEnum):
     """When a message is acknowledged; `docs/formats/log.md` says what each can lose."""
@@ -48,30 +54,34 @@ class _Frozen(BaseModel):
 
 
 class RetentionSettings(_Frozen):
-    """How long whole segments are kept. Unset means for ever. With `until_acked`, until every subscription has
-    acknowledged their messages, and no longer."""
+    """How long whole segments are kept. Unset means for ever. With `until_acked`, at least until every subscription
+    has acknowledged their messages; with `age_ms` or `bytes` too, until these let them go as well."""
 
     age_ms: Positive | None = None
     bytes: Positive | None = None
     until_acked: bool = False
 
-    @model_validator(mode="after")
-    def _is_one_policy(self) -> RetentionSettings:
-        if self.until_acked and (self.age_ms is not None or self.bytes is not None):
-            raise ValueError("until_acked excludes age_ms and bytes: they would remove what is not acknowledged")
-        return self
+    @property
+    def only_until_acked(self) -> bool:
+        """Whether segments go as soon as they are acknowledged."""
+        return self.until_acked and self.age_ms is None and self.bytes is None
 
 
 class WalSettings(_Frozen):
     """The log: segments, syncing, limits."""
 
     base_path: Path | None = Field(None, description="folder of the segments; `log` in the data folder if unset")
+    dir: Path | None = Field(None, description="another name of `base_path`")
+    file_name: str | None = Field(None, description="folder below `dir` that holds the segments; unset, `dir` itself")
     max_file_size: int = Field(64 * MIB, ge=64 * KIB, le=2**31, description="a segment is closed at this size, bytes")
     max_file_age_ms: Positive | None = Field(3_600_000, description="a segment with rows is closed at this age")
     sync_mode: SyncMode = Field(SyncMode.ALWAYS, description="when a message is acknowledged")
     fsync_interval_ms: Positive = Field(10, description="periodic mode: at most this long between syncs")
     max_batch_bytes: Positive = Field(4 * MIB, description="periodic mode: sync once this much is unsynced")
-    cache_capacity: int = Field(64 * MIB, ge=0, description="replay cache of all topics together, bytes")
+    cache_capacity: int | None = Field(
+        None, ge=0, description="messages of each topic in the replay cache; unset, `cache_bytes` alone decides"
+    )
+    cache_bytes: int = Field(64 * MIB, ge=0, description="replay cache of all topics together")
     message_bytes_max: Positive = Field(10 * MIB, description="largest message: payload, key and attributes")
     batch_bytes_max: int = Field(64 * MIB, gt=0, le=2**30, description="largest batch of one call")
     queue_bytes_max: Positive = Field(128 * MIB, description="waiting for the disk, for each topic")
@@ -79,6 +89,34 @@ class WalSettings(_Frozen):
     open_files_max: Positive = Field(256, description="segments kept open for writing")
     committers: int = Field(4, ge=1, le=64, description="threads that write and sync, shared by all topics")
     retention: RetentionSettings = RetentionSettings()
+
+    @field_validator("file_name")
+    @classmethod
+    def _is_one_name(cls, value: str | None) -> str | None:
+        if value is not None and not _FILE_NAME.fullmatch(value):
+            raise ValueError("must be a single name like wal.log: letters, digits, _ . and -, at most 128")
+        return value
+
+    @field_validator("cache_capacity")
+    @classmethod
+    def _counts_messages(cls, value: int | None) -> int | None:
+        """A count that no memory holds is a number of bytes, as this setting took them before."""
+        if value is not None and value > CACHED_MESSAGES_MAX:
+            raise ValueError(f"counts messages, at most {CACHED_MESSAGES_MAX}; use cache_bytes to bound bytes")
+        return value
+
+    @model_validator(mode="after")
+    def _has_one_folder(self) -> WalSettings:
+        if self.dir is not None and self.base_path is not None and self.dir != self.base_path:
+            raise ValueError("dir and base_path are two names of one setting and differ: keep one of them")
+        if self.file_name is not None and self.folder is None:
+            raise ValueError("file_name is a folder below dir: give dir too")
+        return self
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder that `dir` or `base_path` names; a process owns it as a whole, whatever `file_name` says."""
+        return self.dir or self.base_path
 
     @model_validator(mode="after")
     def _limits_fit(self) -> WalSettings:
@@ -94,6 +132,17 @@ class HttpSettings(_Frozen):
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(6680, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    allowed_hosts: tuple[str, ...] = Field(
+        (), description="names beside addresses, localhost and the machine's own by which it may be called; `*`: any"
+    )
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if not re.fullmatch(r"\*|[A-Za-z0-9._-]+", name):
+                raise ValueError(f"{name!r} is not a name of a host: write it without scheme and port")
+        return value
 
 
 class FlightSettings(_Frozen):
@@ -106,6 +155,12 @@ class FlightSettings(_Frozen):
     batch_rows_max: int = Field(1_000_000, gt=0, lt=2**31, description="most rows of one batch")
     streams_max: int = Field(1_000, gt=0, le=100_000, description="clients' streams at once: publish, read, subscribe")
     buffer_bytes_max: int = Field(256 * MIB, gt=0, description="received and not yet durable, of all clients together")
+    query_seconds_max: int = Field(
+        600,
+        gt=0,
+        le=86_400,
+        description="a query in SQL ends after so long, whether it computes or waits for its caller",
+    )
 
     @field_validator("advertised")
     @classmethod
@@ -141,6 +196,12 @@ class Settings(_Frozen):
     traces: TracesSettings = TracesSettings()
     topics: TopicTable = Field({}, description="settings of single topics, by name or pattern; see below")
 
+    @model_validator(mode="after")
+    def _is_in_memory_or_on_disk(self) -> Settings:
+        if self.data is None and self.wal.folder is not None:
+            raise ValueError("data: null keeps the log in memory, and wal.dir or wal.base_path gives it a folder")
+        return self
+
     @classmethod
     def of_folder(cls, where: str | os.PathLike[str] | None) -> Settings:
         """The defaults, on a data folder; None keeps everything in memory."""
@@ -149,7 +210,8 @@ class Settings(_Frozen):
     @property
     def log_folder(self) -> Path:
         """Where the segments are: `{log_folder}/{namespace}/{topic}/{offset:020d}.wal`."""
-        return self.wal.base_path or (self.data or Path("/memory")) / "log"
+        folder = self.wal.folder or (self.data or Path("/memory")) / "log"
+        return folder / (self.wal.file_name or "")
 
     @property
     def embedded_catalog(self) -> Path | None:
@@ -165,6 +227,25 @@ class Settings(_Frozen):
     def writers(self) -> list[WriterSettings]:
         """The writer's settings in all the forms that topics may have them."""
         return [self.writer, *(topic.writer_over(self.writer) for topic in self.topics.values())]
+
+
+def check_lake_folder(settings: Settings) -> None:
+    """`InvalidSettings` for a folder of tables whose name means something else in the address of a file."""
+    store, data = settings.object_store, settings.data
+    is_local = store.type is ObjectStoreType.LOCAL
+    folders: dict[str, Path | None] = {"object_store.path": store.path if is_local else None}
+    if settings.embedded_catalog is not None or (
+        is_local and store.path is None and settings.catalog.warehouse is None
+    ):
+        folders["data"] = None if data is None else data.absolute()
+    for setting, folder in folders.items():
+        odd = next((sign for sign in "#?%" if folder is not None and sign in str(folder)), None)
+        if odd is not None:
+            raise InvalidSettings(
+                f"{setting}: {folder} has a {odd} in it, which can't stand in the addresses of tables; use a folder"
+                " without # ? % in its path, or set catalog.uri and object_store.path to places without",
+                field=setting,
+            )
 
 
 def make_settings(
@@ -201,13 +282,29 @@ def load_settings(path: Path, environment: Mapping[str, str] | None = None) -> S
 
 
 def settings_of(where: str | os.PathLike[str] | Settings | Mapping[str, Any]) -> Settings:
-    """Settings in whatever form a program has them: made, as a mapping, as a YAML file, or as a data folder alone."""
+    """Settings in whatever form a program has them: made, as a mapping, as a YAML file, or as a data folder alone.
+
+    A name that ends in `.yaml` or `.yml` is a settings file, unless a folder of that name is there.
+    """
     if isinstance(where, Settings):
         return where
     if isinstance(where, Mapping):
         return make_settings(where)
+    if not isinstance(where, str | os.PathLike):
+        raise InvalidSettings(
+            f"settings: a data folder, a YAML file, a mapping or a Settings is wanted, not {type(where).__name__}"
+        )
     path = Path(where)
-    return load_settings(path) if path.suffix in (".yaml", ".yml") else Settings.of_folder(path)
+    if path.is_dir():
+        return Settings.of_folder(path)
+    if path.suffix in (".yaml", ".yml"):
+        return load_settings(path)
+    if path.exists():
+        raise InvalidSettings(
+            f"{path} is a file: give a data folder, or a settings file whose name ends in .yaml or .yml",
+            source=str(path),
+        )
+    return Settings.of_folder(path)
 
 
 def resolve_settings(data: Path | None = None, config: Path | None = None) -> Settings:

@@ -2,22 +2,43 @@
 
 PyIceberg lists all added files by the table's spec of now. Another engine may have changed that since the files were
 written; their partition values would then stand under the wrong fields, and filters would miss their rows.
+
+Two more things are done in another way than PyIceberg does them, because its cost grows with the table's history:
+
+    copies     PyIceberg copies the whole metadata at each look at it, twenty times in a commit; nothing here changes it
+    manifests  PyIceberg merges all small manifests into one that grows up to 8 MiB, and writes it anew every few
+               commits; here only manifests of about the same size are merged, as in a log-structured merge tree
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
+from itertools import accumulate
 
-from pyiceberg.manifest import DataFile, ManifestEntry, ManifestEntryStatus, ManifestFile
-from pyiceberg.table import Table, TableProperties
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.table import Table, TableProperties, Transaction
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, SnapshotSummaryCollector, Summary, update_snapshot_summaries
-from pyiceberg.table.update.snapshot import _MergeAppendFiles
+from pyiceberg.table.update.snapshot import _ManifestMergeManager, _MergeAppendFiles
 from pyiceberg.utils.properties import property_as_int
+
+MERGE_WIDTH_MIN = 2
+
+
+class _ReadOnlyTransaction(Transaction):
+    """A transaction that stages no changes, so that the table's metadata can be used without a copy."""
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        assert not self._updates
+        return self._table.metadata
 
 
 class Append(_MergeAppendFiles):
     def __init__(self, table: Table, files: list[DataFile], snapshot_properties: dict[str, str]) -> None:
-        super().__init__(Operation.APPEND, table.transaction(), table.io, snapshot_properties=snapshot_properties)
+        transaction = _ReadOnlyTransaction(table)
+        super().__init__(Operation.APPEND, transaction, table.io, snapshot_properties=snapshot_properties)
         self._added_data_files = list(files)
         self._used: set[str] = set()
 
@@ -38,6 +59,17 @@ class Append(_MergeAppendFiles):
         added = [self._added(spec_id, files) for spec_id, files in by_spec.items()]
         manifests = self._process_manifests([*added, *self._existing_manifests()])
         self._used = {manifest.manifest_path for manifest in manifests}
+        return manifests
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        """Merge manifests of one size class once there are `commit.manifest.min-count-to-merge` of them."""
+        if not self._merge_enabled:
+            return manifests
+        for spec_id, group in _mergeable(manifests, self._min_count_to_merge, self._target_size_bytes):
+            manager = _ManifestMergeManager(self._target_size_bytes, self._min_count_to_merge, True, self)
+            merged = manager._create_manifest(spec_id, group)
+            paths = {manifest.manifest_path for manifest in group}
+            manifests = [merged, *(each for each in manifests if each.manifest_path not in paths)]
         return manifests
 
     def _added(self, spec_id: int, files: list[DataFile]) -> ManifestFile:
@@ -65,3 +97,38 @@ class Append(_MergeAppendFiles):
             Summary(Operation.APPEND, **counts.build(), **(snapshot_properties or {})),
             previous_summary=None if parent is None else parent.summary,
         )
+
+
+def _mergeable(
+    manifests: Sequence[ManifestFile], min_count_to_merge: int, bytes_max: int
+) -> list[tuple[int, list[ManifestFile]]]:
+    """Groups of manifests to merge, each with its partition spec.
+
+    A merged manifest falls into the next size class, so that each entry is written anew a logarithmic number of times
+    and the number of manifests grows with the logarithm of the number of files.
+    """
+    width = max(MERGE_WIDTH_MIN, min_count_to_merge)
+    classes: dict[tuple[int, int], list[ManifestFile]] = defaultdict(list)
+    for manifest in manifests:
+        if manifest.content == ManifestContent.DATA and manifest.manifest_length < bytes_max:
+            classes[manifest.partition_spec_id, _size_class(manifest, width)].append(manifest)
+    groups = []
+    for (spec_id, _), members in classes.items():
+        fitting = [
+            member
+            for member, total in zip(members, accumulate(each.manifest_length for each in members), strict=True)
+            if total <= bytes_max
+        ]
+        if len(members) >= width and len(fitting) > 1:
+            groups.append((spec_id, fitting))
+    return groups
+
+
+def _size_class(manifest: ManifestFile, width: int) -> int:
+    """The logarithm of the number of files, to the base of `width`."""
+    files = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+    number = 0
+    while files >= width:
+        files //= width
+        number += 1
+    return number

@@ -15,17 +15,25 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import Table
 
+from frazil.core.coverage import merged, total, without
 from frazil.core.offsets import OffsetRange
+from frazil.core.rows import OFFSET
 from frazil.lake.checksum import RowsChecksum, Stream, from_text, joined, value
 from frazil.lake.file_rows import FileRows
 from frazil.lake.history import TableHistory
-from frazil.lake.offset_files import BEYOND, OffsetFile, plan_all
-from frazil.lake.token import sum_key
+from frazil.lake.offset_files import BEYOND, OffsetFile, bounds, plan_all
+from frazil.lake.reasons import reason
+from frazil.lake.tables import PARTITION
+from frazil.lake.token import followed, logs, sum_key
 
 WINDOW = 4_000_000
 
+_UNREADABLE = (OSError, ValueError, KeyError, NotImplementedError, pa.ArrowException)
 _CRC = re.compile(r"(\d+)-(\d+):([0-9a-f]{8})")
 
 OnRows = Callable[[int], None]
@@ -33,7 +41,7 @@ OnRows = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong: `kind` is missing, double, beyond, changed or unreadable."""
+    """One thing that is wrong: `kind` is missing, double, beyond, foreign, changed, unproven or unreadable."""
 
     kind: str
     range: OffsetRange
@@ -53,19 +61,78 @@ class RecordedRange:
 
 
 def audit_offsets(table: Table, partition: int, held: OffsetRange, on_rows: OnRows) -> list[Problem]:
-    """Every offset of what the table claims to hold is there once; nothing is there beyond it."""
+    """Every offset of what the table claims to hold is there once; nothing is there beyond it.
+
+    A file that can't be read is a problem of its offsets, and the others are looked at all the same.
+    """
     files = plan_all(table, partition)
     rows = FileRows(table, [], partition)
+    unread: dict[str, Problem] = {}
     problems: list[Problem] = []
     for start in range(held.start, held.end, WINDOW):
         window = OffsetRange(start, min(start + WINDOW, held.end))
         counts = np.zeros(len(window), dtype=np.int64)
-        for offsets in _offsets(rows, files, window):
-            counts += np.bincount(offsets - window.start, minlength=len(window))
-            on_rows(len(offsets))
+        for file in files:
+            if file.path in unread or file.low >= window.end or file.high <= window.start:
+                continue
+            try:
+                for offsets in _offsets(rows, [file], window):
+                    counts += np.bincount(offsets - window.start, minlength=len(window))
+                    on_rows(len(offsets))
+            except _UNREADABLE as error:
+                unread[file.path] = _unread(table, file, held, error)
         problems += [Problem("missing", gap, "not in the table") for gap in _runs(counts == 0, window.start)]
         problems += [Problem("double", more, "in the table more than once") for more in _runs(counts > 1, window.start)]
-    return _merged(problems) + _beyond(rows, files, held.end)
+    known = [problem.range for problem in unread.values()]
+    missing = [
+        Problem("missing", part, each.detail)
+        for each in problems
+        if each.kind == "missing"
+        for part in without(each.range, known)
+    ]
+    others = [each for each in problems if each.kind != "missing"]
+    readable = [file for file in files if file.path not in unread]
+    return [*_merged([*missing, *others]), *unread.values(), *_beyond(rows, readable, held.end)]
+
+
+def _unread(table: Table, file: OffsetFile, held: OffsetRange, error: Exception) -> Problem:
+    low = max(held.start, min(file.low, held.end - 1))
+    why = reason(error, table.io.properties)
+    return Problem("unreadable", OffsetRange(low, max(low + 1, min(file.high, held.end))), f"{file.path}: {why}")
+
+
+def audit_partitions(table: Table) -> list[Problem]:
+    """Rows of partitions that no log has: no reader sees them, but another engine counts them."""
+    known = set(logs(table).values())
+    column, schema = table.schema().find_field(PARTITION.name), table.schema().select(OFFSET.name, PARTITION.name)
+    scan = ArrowScan(table.metadata, table.io, schema, AlwaysTrue())
+    found: dict[int, list[int]] = {}
+    for task in table.scan().plan_files():
+        least, greatest = bounds(task.file, column)
+        if least is not None and least == greatest and least in known:
+            continue
+        for batch in scan.to_record_batches([task]):
+            offsets, partitions = batch.column(OFFSET.name), batch.column(PARTITION.name)
+            for partition in set(pc.unique(partitions).to_pylist()) - known:
+                extent = pc.min_max(offsets.filter(pc.equal(partitions, partition)))
+                found.setdefault(partition, []).extend((extent["min"].as_py(), extent["max"].as_py()))
+    return [
+        Problem("foreign", OffsetRange(min(ends), max(ends) + 1), f"rows of partition {partition}, which no log has")
+        for partition, ends in sorted(found.items())
+    ]
+
+
+def lacking(table: Table, partition: int, held: OffsetRange) -> list[OffsetRange]:
+    """The offsets that are not in the table. Files with as many rows as they span offsets are not read."""
+    rows, found = FileRows(table, [], partition), []
+    for file in plan_all(table, partition):
+        if file.task.file.record_count == file.high - file.low and not file.task.delete_files:
+            found.append(OffsetRange(file.low, file.high))
+        else:
+            for offsets in map(np.unique, _offsets(rows, [file], held)):
+                runs = np.split(offsets, np.flatnonzero(np.diff(offsets) != 1) + 1)
+                found += [OffsetRange(int(run[0]), int(run[-1]) + 1) for run in runs if len(run)]
+    return without(held, found)
 
 
 def _offsets(rows: FileRows, files: Sequence[OffsetFile], window: OffsetRange) -> Iterator[np.ndarray]:
@@ -107,9 +174,11 @@ def _merged(problems: Sequence[Problem]) -> list[Problem]:
 def recorded_ranges(table: Table, log_id: str) -> list[RecordedRange]:
     """What the snapshots that are still kept say of the ranges they brought."""
     schemas = table.schemas()
+    keys = [f"frazil.{each}.crc" for each in (log_id, *followed(table, log_id))]
     found: dict[OffsetRange, RecordedRange] = {}
     for snapshot in table.metadata.snapshots:
-        text = snapshot.summary.additional_properties.get(f"frazil.{log_id}.crc", "") if snapshot.summary else ""
+        said = snapshot.summary.additional_properties if snapshot.summary else {}
+        text = next((said[key] for key in keys if key in said), "")
         schema = schemas.get(snapshot.schema_id) if snapshot.schema_id is not None else None
         if schema is None:
             continue
@@ -126,17 +195,29 @@ def recorded_sum(table: Table, log_id: str) -> dict[str, Stream] | None:
 
 
 class ContentAudit:
-    """Fed with the table's rows in order, it tells which of the recorded checksums they don't have."""
+    """Fed with the table's rows in order, it tells which of the recorded checksums they don't have.
 
-    def __init__(self, recorded: Sequence[RecordedRange], total: dict[str, Stream] | None, held: OffsetRange) -> None:
+    `proven` are the offsets whose rows have a checksum that was recorded for them.
+    """
+
+    def __init__(
+        self,
+        recorded: Sequence[RecordedRange],
+        sums: dict[str, Stream] | None,
+        held: OffsetRange,
+        gaps: Sequence[OffsetRange] = (),
+    ) -> None:
         self._recorded = [one for one in recorded if one.range.start >= held.start and one.range.end <= held.end]
-        self._total = total
+        self._total = sums
         self._held = held
+        self._gaps = gaps
         self._at = held.start
         self._open: list[tuple[RecordedRange, RowsChecksum]] = []
         self._sums: dict[int, RowsChecksum] = {}
         self._columns: dict[int, list[str]] = {}
+        self._first = None if sums is None else {name[:-1]: one.start for name, one in sums.items() if name[-1] == "?"}
         self.checked = 0
+        self.proven: list[OffsetRange] = []
         self.problems: list[Problem] = []
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -144,33 +225,58 @@ class ContentAudit:
         first = rows.column(0)[0].as_py()
         if first != self._at:
             self._open = []
-            if self._sums and min(self._sums) < first:
+            if not self._is_accepted(first):
                 self._total = None
         self._at = first + rows.num_rows
         self._add_to_sums(rows, first)
+        if self._first is not None:
+            for name in rows.schema.names:
+                self._check_older(rows, first, 0, self._first.get(name, BEYOND), name)
         while self._recorded and self._recorded[0].range.start < self._at:
             one = self._recorded.pop(0)
             if one.range.start >= first:
                 self._open.append((one, RowsChecksum(one.range.start)))
         for one, checksum in self._open:
             _feed(checksum, rows, first, one.range, one.columns)
+            for name in rows.schema.names if self._first is None else ():
+                if name not in one.columns:
+                    self._check_older(rows, first, one.range.start, one.range.end, name)
         for one, checksum in [each for each in self._open if each[0].range.end <= self._at]:
             self.checked += 1
-            if checksum.value() != one.checksum:
+            if checksum.value() == one.checksum:
+                self.proven.append(one.range)
+            else:
                 self.problems.append(Problem("changed", one.range, "rows are not those that were moved: checksum"))
         self._open = [each for each in self._open if each[0].range.end > self._at]
 
     def end(self) -> list[Problem]:
         """All rows were fed: now the sum of everything must fit."""
-        if self._total is not None and self._at == self._held.end and not self.problems:
+        whole = self._at == self._held.end or self._is_accepted(self._held.end)
+        if self._total and self._sums and whole and not self.problems:
             found: dict[str, Stream] = {}
             for sums in self._sums.values():
                 found = joined(found, sums.streams())
             if value(found) == value(self._total):
                 self.checked += 1
+                self.proven.append(OffsetRange(min(self._sums), self._held.end))
             else:
                 self.problems.append(Problem("changed", self._held, "the rows don't have the checksum of all moves"))
         return self.problems
+
+    def _is_accepted(self, until: int) -> bool:
+        """Whether all that is missing from here up to an offset is accepted as missing."""
+        return self._at < until and not total(without(OffsetRange(self._at, until), merged(self._gaps)))
+
+    def _check_older(self, rows: pa.RecordBatch, first: int, start: int, end: int, name: str) -> None:
+        """Rows that were moved before a column came are in no checksum of it: they have no value there."""
+        low, high = max(0, start - first), min(rows.num_rows, end - first)
+        if low >= high:
+            return
+        column = rows.column(name).slice(low, high - low)
+        if column.null_count < len(column):
+            wrong = first + low + np.flatnonzero(np.asarray(pc.is_valid(column)))
+            why = f"rows have values in the column `{name}`, which came after they were moved"
+            self.problems.append(Problem("changed", OffsetRange(int(wrong[0]), int(wrong[-1]) + 1), why))
 
     def _add_to_sums(self, rows: pa.RecordBatch, first: int) -> None:
         """Each column from the offset on where it first came."""

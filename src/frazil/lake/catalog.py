@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from pydantic import SecretStr
 from pyiceberg.catalog import _ENV_CONFIG, Catalog, load_catalog
 from pyiceberg.catalog.memory import InMemoryCatalog
 from pyiceberg.catalog.rest import RestCatalog
@@ -14,39 +14,41 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import QueuePool
 
 from frazil.core.errors import LakeUnavailable
-from frazil.core.lake_settings import CatalogType, ObjectStoreSettings, ObjectStoreType
+from frazil.core.lake_settings import CatalogType, ObjectStoreType
+from frazil.core.modes import make_private_file, make_private_folder
 from frazil.core.settings import Settings
+from frazil.lake.object_store import given, plain, secret, store_properties, store_root
 from frazil.lake.reasons import reason
 from frazil.lake.rest import CONNECT_S_MAX, improve
 
 LOCK_WAIT_S = 60
-STORE_CONNECT_S_MAX = 5
-STORE_ANSWER_S_MAX = 20
-"""The AWS library gives up after 1 and 3 seconds, and tries three times: too hasty for a store that is only slow."""
-
-_SCHEMES = {ObjectStoreType.S3: "s3", ObjectStoreType.GCS: "gs", ObjectStoreType.AZURE: "abfss"}
 
 
 def catalog_properties(settings: Settings) -> dict[str, str]:
     """What PyIceberg is told. It holds secrets: it goes to tasks, never to a log."""
     catalog, store = settings.catalog, settings.object_store
-    properties = {**_store_properties(store), **_plain(store.properties)}
+    properties = store_properties(store)
     if catalog.type is not CatalogType.NAMED:
         properties["type"] = "in-memory" if catalog.type is CatalogType.MEMORY else catalog.type.value
     properties.update(_address(settings))
     warehouse = catalog.warehouse or _warehouse(settings)
     if warehouse is not None:
         properties["warehouse"] = warehouse
-    properties.update(_given({"token": _secret(catalog.token), "credential": _secret(catalog.credential)}))
-    return {**properties, **_plain(catalog.properties)}
+    properties.update(given({"token": secret(catalog.token), "credential": secret(catalog.credential)}))
+    return {**properties, **plain(catalog.properties)}
 
 
 def open_catalog(settings: Settings) -> Catalog:
     """The catalog, or `LakeUnavailable` with the setting to look at."""
+    if settings.object_store.type is ObjectStoreType.MEMORY and settings.catalog.type is not CatalogType.MEMORY:
+        raise LakeUnavailable(
+            "object_store.type",
+            "files in memory end with this process, and the catalog would still name them",
+            "set catalog.type to memory as well, or use a store that stays: local, s3, gcs or azure",
+        )
     properties = catalog_properties(settings)
-    if settings.embedded_catalog is not None:
-        settings.embedded_catalog.parent.mkdir(parents=True, exist_ok=True)
     try:
+        _make_closed(settings)
         catalog = load_catalog(settings.catalog.name, **properties)
     except Exception as error:
         raise LakeUnavailable("catalog", reason(error, known_properties(settings))) from error
@@ -55,6 +57,20 @@ def open_catalog(settings: Settings) -> Catalog:
     elif isinstance(catalog, RestCatalog):
         improve(catalog)
     return catalog
+
+
+def _make_closed(settings: Settings) -> None:
+    """PyIceberg leaves modes to the umask: its catalog file and the folder of its tables are made before it opens."""
+    if settings.embedded_catalog is not None:
+        make_private_folder(settings.embedded_catalog.parent)
+        make_private_file(settings.embedded_catalog)
+    warehouse = (settings.catalog.warehouse or _warehouse(settings) or "").removeprefix("file://")
+    if warehouse.startswith("/") and Path(warehouse).parent.is_dir():
+        try:
+            make_private_folder(Path(warehouse))
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):  # who may not make it only reads
+                raise
 
 
 def is_there(settings: Settings) -> bool:
@@ -70,20 +86,20 @@ def known_properties(settings: Settings) -> dict[str, Any]:
 def _address(settings: Settings) -> dict[str, str]:
     """Where the catalog is. Glue has its own names for it, and takes the keys of the store unless told otherwise."""
     catalog, store = settings.catalog, settings.object_store
-    uri = _secret(catalog.uri)
+    uri = secret(catalog.uri)
     if catalog.type is CatalogType.GLUE:
-        return _given(
+        return given(
             {
                 "glue.endpoint": uri,
                 "glue.region": store.region,
-                "glue.access-key-id": _secret(store.access_key_id),
-                "glue.secret-access-key": _secret(store.secret_access_key),
-                "glue.session-token": _secret(store.session_token),
+                "glue.access-key-id": secret(store.access_key_id),
+                "glue.secret-access-key": secret(store.secret_access_key),
+                "glue.session-token": secret(store.session_token),
             }
         )
     if catalog.type is CatalogType.SQL:
         return {"uri": _patient(uri or f"sqlite:///{settings.embedded_catalog}"), "pool_pre_ping": "true"}
-    return _given({"uri": uri})
+    return given({"uri": uri})
 
 
 def _patient(uri: str) -> str:
@@ -98,36 +114,6 @@ def _patient(uri: str) -> str:
     return f"{uri}{'&' if parts.query else '?'}{name}={limit_s}"
 
 
-def _store_properties(store: ObjectStoreSettings) -> dict[str, str]:
-    """The same few settings in the words of each provider."""
-    key, secret, token = (_secret(each) for each in (store.access_key_id, store.secret_access_key, store.session_token))
-    if store.type is ObjectStoreType.S3:
-        return _given(
-            {
-                "s3.endpoint": store.endpoint,
-                "s3.region": store.region,
-                "s3.access-key-id": key,
-                "s3.secret-access-key": secret,
-                "s3.session-token": token,
-                "s3.force-virtual-addressing": "false" if store.path_style else "true",
-                "s3.connect-timeout": str(STORE_CONNECT_S_MAX),
-                "s3.request-timeout": str(STORE_ANSWER_S_MAX),
-            }
-        )
-    if store.type is ObjectStoreType.GCS:
-        return _given({"gcs.service.host": store.endpoint, "gcs.oauth2.token": token})
-    if store.type is ObjectStoreType.AZURE:
-        return _given(
-            {
-                "adls.account-host": store.endpoint,
-                "adls.account-name": key,
-                "adls.account-key": secret,
-                "adls.sas-token": token,
-            }
-        )
-    return {}
-
-
 def _warehouse(settings: Settings) -> str | None:
     """The place of the tables; a catalog that knows its own and was told nothing else decides itself."""
     catalog, store = settings.catalog, settings.object_store
@@ -135,9 +121,7 @@ def _warehouse(settings: Settings) -> str | None:
         if catalog.type in (CatalogType.REST, CatalogType.NAMED) and store.path is None:
             return None
         return f"file://{(store.path or _folder(settings) / 'warehouse').absolute()}"
-    if store.type is ObjectStoreType.MEMORY:
-        return "memory://frazil"
-    return f"{_SCHEMES[store.type]}://{store.bucket}/{(store.prefix or '').strip('/')}".rstrip("/")
+    return f"{store_root(store)}/{(store.prefix or '').strip('/')}".rstrip("/")
 
 
 def _share_between_threads(catalog: InMemoryCatalog) -> None:
@@ -155,15 +139,3 @@ def _share_between_threads(catalog: InMemoryCatalog) -> None:
 
 def _folder(settings: Settings) -> Path:
     return (settings.data or Path("frazil-data")).absolute()
-
-
-def _given(values: dict[str, str | None]) -> dict[str, str]:
-    return {name: value for name, value in values.items() if value}
-
-
-def _plain(values: dict[str, SecretStr]) -> dict[str, str]:
-    return {name: value.get_secret_value() for name, value in values.items()}
-
-
-def _secret(value: SecretStr | None) -> str | None:
-    return None if value is None else value.get_secret_value()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 
 from pyiceberg.catalog import Catalog
@@ -10,9 +11,12 @@ from pyiceberg.io import FileIO, load_file_io
 from frazil.core.errors import LakeUnavailable
 from frazil.core.lake_settings import CatalogType, ObjectStoreType
 from frazil.core.settings import Settings
-from frazil.lake.catalog import catalog_properties, known_properties, open_catalog
+from frazil.lake.catalog import catalog_properties, is_there, known_properties, open_catalog
+from frazil.lake.object_store import store_root
 from frazil.lake.reasons import reason
 from frazil.lake.store_errors import NOT_LET_IN, store_error
+
+ASK_SECONDS_MAX = 5.0
 
 
 def check_lake(settings: Settings) -> None:
@@ -22,8 +26,50 @@ def check_lake(settings: Settings) -> None:
     if "://" in warehouse:
         _check_store(settings, load_file_io(dict(catalog.properties), warehouse), warehouse)
     elif settings.object_store.type not in (ObjectStoreType.LOCAL, ObjectStoreType.MEMORY):
-        place = f"{settings.object_store.type}://{settings.object_store.bucket}"
+        place = store_root(settings.object_store)
         _check_store(settings, load_file_io(dict(catalog_properties(settings)), place), place)
+
+
+def ask_lake(settings: Settings, seconds_max: float = ASK_SECONDS_MAX) -> str:
+    """Ask catalog and store whether they are there, changing nothing; `LakeUnavailable` if not, or not in time.
+
+    Returns what was asked, for people.
+    """
+    if not is_there(settings):
+        return "an embedded catalog; the mover makes it"
+    answers: list[str | LakeUnavailable] = []
+
+    def ask() -> None:
+        try:
+            answers.append(_asked(settings))
+        except LakeUnavailable as error:
+            answers.append(error)
+
+    asking = threading.Thread(target=ask, name="frazil-ask", daemon=True)
+    asking.start()
+    asking.join(seconds_max)
+    if not answers:
+        raise LakeUnavailable(
+            "catalog", f"no answer within {seconds_max:g} s", "see whether the catalog and its store run"
+        )
+    answer = answers[0]
+    if isinstance(answer, LakeUnavailable):
+        raise answer
+    return answer
+
+
+def _asked(settings: Settings) -> str:
+    """The store is asked for an object that is not there: an answer to that is an answer."""
+    catalog = _checked_catalog(settings)
+    text = f"the {settings.catalog.type.value} catalog answers"
+    warehouse = catalog.properties.get("warehouse", "")
+    if "://" not in warehouse or warehouse.startswith(("file:", "memory:")):
+        return text
+    try:
+        load_file_io(dict(catalog.properties), warehouse).new_input(f"{warehouse.rstrip('/')}/.frazil-check").exists()
+    except Exception as error:  # noqa: BLE001 - each library has its own; the message tells them apart
+        raise store_error(error, warehouse, known_properties(settings)) from None
+    return f"{text}, and its store"
 
 
 def _checked_catalog(settings: Settings) -> Catalog:
@@ -31,7 +77,9 @@ def _checked_catalog(settings: Settings) -> Catalog:
         catalog = open_catalog(settings)
         catalog.list_namespaces()
     except LakeUnavailable as error:
-        raise _catalog_error(settings, error.__cause__ or error) from None
+        if error.__cause__ is None:  # nobody was asked: it names a setting of its own
+            raise
+        raise _catalog_error(settings, error.__cause__) from None
     except Exception as error:  # noqa: BLE001 - each library has its own; the message tells them apart
         raise _catalog_error(settings, error) from None
     return catalog

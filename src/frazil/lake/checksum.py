@@ -58,12 +58,13 @@ class RowsChecksum:
                 self._add(f"{name}.{kind.field(index).name}", pc.struct_field(column, index))
         elif pa.types.is_map(kind):
             self._feed(f"{name}#", _lengths(column.offsets, column))
-            keys, items = _within(column.keys, column.offsets), _within(column.items, column.offsets)
-            self._add(f"{name}.key", keys)
-            self._add(f"{name}.value", items)
+            held = _without_nulls(column)
+            self._add(f"{name}.key", _within(held.keys, held.offsets))
+            self._add(f"{name}.value", _within(held.items, held.offsets))
         elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
             self._feed(f"{name}#", _lengths(column.offsets, column))
-            self._add(f"{name}.item", _within(column.values, column.offsets))
+            held = _without_nulls(column)
+            self._add(f"{name}.item", _within(held.values, held.offsets))
         elif pa.types.is_null(kind):
             return
         elif _is_bytes(kind):
@@ -207,6 +208,11 @@ def _nulls(column: pa.Array) -> np.ndarray:
 def _lengths(offsets: pa.Array, column: pa.Array) -> np.ndarray:
     lengths = np.diff(np.asarray(offsets, dtype=np.int64))
     return np.where(np.asarray(pc.is_null(column)), 0, lengths)
+
+
+def _without_nulls(column: pa.Array) -> pa.Array:
+    """A list or map that is null may have values beneath it, which mean nothing and which no table keeps."""
+    return column.drop_null() if column.null_count else column
 
 
 def _within(values: pa.Array, offsets: pa.Array) -> pa.Array:

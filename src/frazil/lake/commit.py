@@ -13,6 +13,14 @@ When the token is elsewhere, our try may still have landed, its answer lost, and
 since. So the files are looked for in the table: found, they are ours and in. Not found, they are dropped, but
 only if every try was refused in so many words; after an unknown answer they are left for the orphan clean-up.
 
+Before each try the identities are compared, not the names alone: the table's UUID and its columns' ids with those that
+the files were written by, and the move's log with those that the table has rows of. Files of a table that was made
+again, or that lost a column, and rows of a log beside another of the same partition are not committed: they are
+planned anew, and refused by name where that is no use.
+
+The same commit removes the oldest snapshots beyond a number (`snapshot_expiry`), so that no commit costs more than the
+one before it.
+
 The manifests of a refused try are dropped in the end, once no snapshot is seen to use them; never after an unknown
 answer.
 
@@ -23,7 +31,7 @@ land after another commit: its parent is no longer the current snapshot.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -32,15 +40,38 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.update import AssertTableUUID, SetPropertiesUpdate, TableRequirement, TableUpdate
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertCurrentSchemaId,
+    AssertTableUUID,
+    RemoveSnapshotsUpdate,
+    SetPropertiesUpdate,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+)
 
-from frazil.core.errors import LakeUnavailable
+from frazil.core.errors import FrazilError, LakeUnavailable, TableRefused
 from frazil.lake.append import Append
 from frazil.lake.checksum import Streams, from_text, joined, to_text
 from frazil.lake.reasons import reason
+from frazil.lake.remembered import COLUMNS
+from frazil.lake.snapshot_expiry import removable
 from frazil.lake.store_errors import is_of_store, lake_error, store_error
 from frazil.lake.tables import TableName
-from frazil.lake.token import TRANSFORMED, Token, end_key, move_key, partition_key, read_token, sum_key
+from frazil.lake.token import (
+    TRANSFORMED,
+    Token,
+    earlier_log,
+    end_key,
+    last_key,
+    move_key,
+    partition_key,
+    read_token,
+    sequence_key,
+    sum_key,
+)
 
 ATTEMPTS_MAX = 20
 LOOKS_MAX = 8
@@ -65,6 +96,8 @@ class Moved:
     """Checksums of the rows that join those of the table so far."""
     transformed: bool = False
     """Whether the rows are the result of a statement: then no checksum can speak of them."""
+    last: str = ""
+    """The last of the rows as they were in the log, see `last_row`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +111,8 @@ class Committed:
     mine: tuple[Moved, ...]
     others: tuple[Moved, ...]
     unused: tuple[DataFile, ...] = ()
+    expired: tuple[Snapshot, ...] = ()
+    """The snapshots that the commit removed from the table."""
 
     @property
     def snapshot_id(self) -> int | None:
@@ -94,6 +129,8 @@ class _Answer:
     store_failure: Exception | None = None
     after: Table | None = None
     """The table as the catalog says it is since, if it has accepted."""
+    expired: tuple[Snapshot, ...] = ()
+    """The snapshots that are gone if it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +140,7 @@ class Change:
     requirements: tuple[TableRequirement, ...]
     updates: tuple[TableUpdate, ...]
     append: Append
+    expired: tuple[Snapshot, ...] = ()
 
 
 def commit_moves(
@@ -112,25 +150,33 @@ def commit_moves(
     move_id: str,
     wait: Callable[[int], None],
     known: Table | None = None,
+    snapshots_max: int | None = None,
+    columns: str | None = None,
 ) -> Committed:
     """Commit files of one table; `wait(attempt)` is called before another try.
 
     `known` is the table that the moves were planned by. If it is no longer the table, the commit is refused as any
-    other would be, so that it need not be looked at before the first try.
+    other would be, so that it need not be looked at before the first try. Beyond `snapshots_max` the oldest
+    snapshots go. `columns` is what the table is to remember of its columns, see `remembered`.
     """
     answers: list[_Answer] = []
+    planned = known
     for attempt in range(ATTEMPTS_MAX):
         table = _look(catalog, name, wait) if known is None else known
+        if planned is not None and not _fits(planned, table):
+            return _ended(table, (), tuple(moves), answers)
         mine, open_moves, others = _judged(table, moves, move_id)
         if not open_moves:
-            all_known = all(answer.is_known for answer in answers)
-            if all_known:
-                _drop_refused(table, {path for answer in answers for path in answer.written})
-            return _ended(table, mine, others, all_known=all_known)
+            return _ended(table, mine, others, answers)
         assert not mine  # moves of one table land together
         if attempt:
             wait(attempt)
-        answers.append(_try_once(catalog, table, open_moves, move_id))
+        try:
+            answers.append(_try_once(catalog, table, open_moves, move_id, snapshots_max, columns))
+        except TableRefused:  # by us: the catalog was not asked
+            if all(answer.is_known for answer in answers):
+                drop_files(table, [file for move in moves for file in move.files])
+            raise
         known = answers[-1].after
         failures = [answer.store_failure for answer in answers if answer.store_failure is not None]
         if len(failures) >= STORE_FAILURES_MAX:
@@ -148,7 +194,7 @@ def _delete(table: Table, paths: Iterable[str]) -> None:
     for path in paths:
         try:
             table.io.delete(path)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - a failed clean-up must not look like a failed commit
             why = reason(error, table.io.properties)
             _log.warning("could not delete %s, which is in no table: %s", path, why)
 
@@ -179,6 +225,18 @@ def _look(catalog: Catalog, name: TableName, wait: Callable[[int], None]) -> Tab
     raise AssertionError("the last look returns or raises")
 
 
+def _fits(planned: Table, table: Table) -> bool:
+    """Whether files that were written for the one table are files of the other: the same table, with the same columns.
+
+    Another's new columns are fine. A column that is gone would take its values with it.
+    """
+    if planned.metadata.table_uuid != table.metadata.table_uuid:
+        return False
+    if planned.metadata.current_schema_id == table.metadata.current_schema_id:
+        return True
+    return planned.schema().field_ids <= table.schema().field_ids
+
+
 def _judged(
     table: Table, moves: Sequence[Moved], move_id: str
 ) -> tuple[tuple[Moved, ...], tuple[Moved, ...], tuple[Moved, ...]]:
@@ -186,25 +244,33 @@ def _judged(
     mine: list[Moved] = []
     still: list[Moved] = []
     others: list[Moved] = []
+    taken: set[int] = set()
     for move in moves:
         token = read_token(table, move.log_id) or Token(0, "")
         if token.end == move.end and token.move_id == move_id:
             mine.append(move)
+        elif not move.transformed and (move.partition in taken or earlier_log(table, move.log_id, move.partition)):
+            others.append(move)  # its offsets would be doubled
         elif token.end == move.start and token.move_id != move_id:
             still.append(move)
+            taken.add(move.partition)
         else:
             others.append(move)
     return tuple(mine), tuple(still), tuple(others)
 
 
-def _ended(table: Table, mine: tuple[Moved, ...], others: tuple[Moved, ...], *, all_known: bool) -> Committed:
+def _ended(table: Table, mine: tuple[Moved, ...], others: tuple[Moved, ...], answers: Sequence[_Answer]) -> Committed:
     """Who moved what, and which files nobody needs."""
+    all_known = all(answer.is_known for answer in answers)
+    if all_known:
+        _drop_refused(table, {path for answer in answers for path in answer.written})
     passed = {file.file_path for move in others for file in move.files}
     found = _in_table(table, passed) if passed else set()
     landed = tuple(move for move in others if any(file.file_path in found for file in move.files))
     rest = tuple(move for move in others if move not in landed)
     unused = tuple(file for move in rest for file in move.files) if all_known else ()
-    return Committed(table, (*mine, *landed), rest, unused)
+    expired = tuple(snapshot for answer in answers for snapshot in answer.expired)
+    return Committed(table, (*mine, *landed), rest, unused, expired)
 
 
 def _in_table(table: Table, paths: set[str]) -> set[str]:
@@ -218,15 +284,27 @@ def _in_table(table: Table, paths: set[str]) -> set[str]:
     }
 
 
-def _try_once(catalog: Catalog, table: Table, moves: Sequence[Moved], move_id: str) -> _Answer:
+def _try_once(
+    catalog: Catalog,
+    table: Table,
+    moves: Sequence[Moved],
+    move_id: str,
+    snapshots_max: int | None,
+    columns: str | None,
+) -> _Answer:
     """One attempt; how it went is for the next look to see."""
     name = ".".join(table.name())
     try:
-        change = _pinned(table, moves, move_id)
+        change = _pinned(table, moves, move_id, snapshots_max, columns)
     except (OSError, pa.ArrowException) as error:
         why = reason(error, table.io.properties)
         _log.warning("%s: the commit could not be written (%s); trying again", name, why)
         return _Answer(True, why, store_failure=error)  # the catalog was asked nothing
+    except FrazilError:
+        raise
+    except Exception as error:  # a property of the table that can't be used, say
+        why = reason(error, table.io.properties)
+        raise TableRefused(f"{name} cannot be committed to ({why})", table=name) from error
     try:
         response = catalog.commit_table(table, change.requirements, change.updates)
     except CommitFailedException as error:
@@ -240,7 +318,7 @@ def _try_once(catalog: Catalog, table: Table, moves: Sequence[Moved], move_id: s
     _delete(table, change.append.merged_away)
     _remove_old_metadata(catalog, table, response.metadata)
     after = Table(table.name(), response.metadata, response.metadata_location, table.io, catalog, table.config)
-    return _Answer(True, after=after)
+    return _Answer(True, after=after, expired=change.expired)
 
 
 def _remove_old_metadata(catalog: Catalog, before: Table, after: TableMetadata) -> None:
@@ -254,14 +332,18 @@ def _remove_old_metadata(catalog: Catalog, before: Table, after: TableMetadata) 
         _log.warning("%s: old metadata was left behind: %s", ".".join(before.name()), reason(error, catalog.properties))
 
 
-def _pinned(table: Table, moves: Sequence[Moved], move_id: str) -> Change:
+def _pinned(
+    table: Table, moves: Sequence[Moved], move_id: str, snapshots_max: int | None, columns: str | None
+) -> Change:
     """Files and token as one change of exactly the table that was looked at."""
     tokens: dict[str, str] = {}
     summary: dict[str, str] = {}
     for move in moves:
         tokens[end_key(move.log_id)] = str(move.end)
         tokens[move_key(move.log_id)] = move_id
+        tokens[sequence_key(move.log_id)] = str(table.metadata.next_sequence_number())
         tokens[partition_key(move.log_id)] = str(move.partition)
+        tokens[last_key(move.log_id)] = move.last
         summary[f"frazil.{move.log_id}.start"] = str(move.start)
         summary[f"frazil.{move.log_id}.rows"] = str(move.rows)
         if move.transformed:
@@ -270,12 +352,41 @@ def _pinned(table: Table, moves: Sequence[Moved], move_id: str) -> Change:
             summary[f"frazil.{move.log_id}.crc"] = move.checksum
             so_far = from_text(table.metadata.properties.get(sum_key(move.log_id), "{}"))
             tokens[sum_key(move.log_id)] = to_text(joined(so_far, move.streams))
-    return pinned_change(table, [file for move in moves for file in move.files], tokens, summary)
+    more = {} if columns is None or table.metadata.properties.get(COLUMNS) == columns else {COLUMNS: columns}
+    files = [file for move in moves for file in move.files]
+    return pinned_change(table, files, tokens, summary, snapshots_max, more)
 
 
-def pinned_change(table: Table, files: Sequence[DataFile], tokens: dict[str, str], summary: dict[str, str]) -> Change:
+def pinned_change(
+    table: Table,
+    files: Sequence[DataFile],
+    tokens: dict[str, str],
+    summary: dict[str, str],
+    snapshots_max: int | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Change:
     """What `commit_table` is asked: one snapshot that adds the files and moves the tokens, on the present parent."""
     append = Append(table, list(files), {**tokens, **summary})
     updates, requirements = append._commit()  # what `commit()` would send, without its rebasing and retrying
-    pinned = (AssertTableUUID(uuid=table.metadata.table_uuid), *requirements)
-    return Change(pinned, (*updates, SetPropertiesUpdate(updates=tokens)), append)
+    schema = AssertCurrentSchemaId(current_schema_id=table.metadata.current_schema_id)
+    pinned = (AssertTableUUID(uuid=table.metadata.table_uuid), schema, *requirements)
+    changes: list[TableUpdate] = [_with_retention(table, update) for update in updates]
+    changes.append(SetPropertiesUpdate(updates={**tokens, **(properties or {})}))
+    now_ms = max(each.snapshot.timestamp_ms for each in updates if isinstance(each, AddSnapshotUpdate))
+    expired = () if snapshots_max is None else tuple(removable(table.metadata, snapshots_max, now_ms))
+    if expired:
+        changes.append(RemoveSnapshotsUpdate(snapshot_ids=[snapshot.snapshot_id for snapshot in expired]))
+    return Change(pinned, tuple(changes), append, expired)
+
+
+def _with_retention(table: Table, update: TableUpdate) -> TableUpdate:
+    """What someone has set of the branch's snapshots to keep stays; PyIceberg would drop it."""
+    if not isinstance(update, SetSnapshotRefUpdate) or update.ref_name not in table.metadata.refs:
+        return update
+    ref = table.metadata.refs[update.ref_name]
+    kept = {
+        "max_ref_age_ms": ref.max_ref_age_ms,
+        "max_snapshot_age_ms": ref.max_snapshot_age_ms,
+        "min_snapshots_to_keep": ref.min_snapshots_to_keep,
+    }
+    return update.model_copy(update=kept)

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.io import FileIO, load_file_io
-from pyiceberg.io.pyarrow import _dataframe_to_data_files, pyarrow_to_schema, write_file
+from pyiceberg.io.pyarrow import _dataframe_to_data_files, pyarrow_to_schema, schema_to_pyarrow, write_file
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
 from pyiceberg.table import WriteTask
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
+from frazil.lake.locations import with_short_locations
 from frazil.lake.nulls import keep_nulls
 from frazil.lake.store_errors import store_error
 
@@ -81,6 +82,7 @@ def write_data_files(
 ) -> list[DataFile]:
     """Write rows by the table's own schema, partitioning and properties; returns what a commit needs to know."""
     metadata = TableMetadataUtil.parse_raw(table_metadata)
+    metadata = metadata.model_copy(update={"properties": with_short_locations(metadata.properties)})
     io = load_file_io(dict(io_properties), metadata.location)
     try:
         files = list(_written(metadata, rows, io, write_id))
@@ -93,12 +95,24 @@ def write_data_files(
 
 def _written(metadata: TableMetadata, rows: pa.Table, io: FileIO, write_id: uuid.UUID) -> Iterable[DataFile]:
     """As PyIceberg writes a table's rows, but rows of one partition, as most ranges are, aren't searched for others."""
+    rows = _with_partition_columns(metadata, rows)
     key = _only_partition(metadata, rows)
     if key is None:
         return _dataframe_to_data_files(metadata, rows, io, write_id)
     mapping, version = metadata.schema().name_mapping, metadata.format_version
     schema = pyarrow_to_schema(rows.schema, name_mapping=mapping, format_version=version)
     return write_file(io, metadata, iter([WriteTask(write_id, 0, schema, rows.to_batches(), partition_key=key)]))
+
+
+def _with_partition_columns(metadata: TableMetadata, rows: pa.Table) -> pa.Table:
+    """Another engine may partition by a column that it added itself: the rows have no value for it."""
+    schema = metadata.schema()
+    for each in metadata.spec().fields:
+        source, name = schema.find_field(each.source_id), schema.find_column_name(each.source_id)
+        if name == source.name and name not in rows.schema.names:  # a nested one is within a column of its own
+            kind = schema_to_pyarrow(source.field_type, include_field_ids=False)
+            rows = rows.append_column(name, pa.nulls(rows.num_rows, kind))
+    return rows
 
 
 def _only_partition(metadata: TableMetadata, rows: pa.Table) -> PartitionKey | None:

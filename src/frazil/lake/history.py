@@ -14,13 +14,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 
+from frazil.core.coverage import without
 from frazil.core.errors import FrazilError, LakeUnavailable, TableDamaged
 from frazil.core.lake_settings import ReaderSettings
 from frazil.core.names import TopicName
@@ -30,10 +30,21 @@ from frazil.core.settings import Settings
 from frazil.lake.ahead import Ahead
 from frazil.lake.catalog import is_there, open_catalog
 from frazil.lake.file_rows import FileRows
-from frazil.lake.offset_files import OffsetFile, Piece, pieces, plan_all, plan_offsets, plan_times
+from frazil.lake.offset_files import (
+    OffsetFile,
+    Piece,
+    find_places,
+    pieces,
+    plan_after,
+    plan_all,
+    plan_offsets,
+    plan_times,
+)
 from frazil.lake.reasons import reason
+from frazil.lake.remembered import check_columns, named
+from frazil.lake.row_order import first_wrong, goes_on, is_rising
 from frazil.lake.tables import table_of
-from frazil.lake.token import gaps, is_transformed, read_token
+from frazil.lake.token import check_handed_over, ends, first_held, gaps, is_transformed, read_token
 
 WINDOW_BYTES = 32 * 1024 * 1024
 WINDOW_ROWS_MIN, WINDOW_ROWS_MAX = 1_000, 250_000
@@ -49,12 +60,40 @@ _log = logging.getLogger("frazil.lake")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The table as it was looked at, the files of a range of it, and gaps that a person has accepted."""
+    """The table as it was looked at, the files of a range of it, and gaps that a person has accepted.
+
+    `after` is set if only files added with that place or later were looked for.
+    """
 
     table: Table
     files: list[OffsetFile]
     wanted: OffsetRange
     gaps: list[OffsetRange]
+    after: Place | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the files may hold all rows of the range, by their statistics."""
+        parts = without(self.wanted, self.gaps)
+        return all(piece.files for part in parts for piece in pieces(self.files, part, WINDOW_ROWS_MAX))
+
+
+@dataclass(frozen=True, slots=True)
+class TableFigures:
+    """What the metadata of a table says of one log, without a look at its files.
+
+    `rows` are those of the whole table and `ends` the sum of how far it has each log, so a table that has every row up
+    to its ends has as many of one as of the other. `size_bytes` are known of a table that has one log alone.
+    """
+
+    end: int
+    snapshot_id: int | None
+    committed_ms: int | None
+    gaps: tuple[OffsetRange, ...]
+    rows: int | None
+    ends: int
+    size_bytes: int | None
+    transformed: bool
 
 
 class TableHistories:
@@ -65,25 +104,46 @@ class TableHistories:
         self._guard = threading.Lock()
         self._catalog: Catalog | None = None
 
-    def of(self, topic: TopicName, log_id: str) -> TableHistory | None:
+    def of(self, topic: TopicName, log_id: str, former: Sequence[str] = ()) -> TableHistory | None:
+        """`former` are the logs whose place this one has taken."""
         with self._guard:
             if self._catalog is None:
                 if not is_there(self._settings):
                     return None
                 self._catalog = open_catalog(self._settings)
-        return TableHistory(self._catalog, topic, log_id, self._settings.reader)
+        return TableHistory(self._catalog, topic, log_id, self._settings.reader, former)
 
 
 class TableHistory:
-    def __init__(self, catalog: Catalog, topic: TopicName, log_id: str, settings: ReaderSettings) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        topic: TopicName,
+        log_id: str,
+        settings: ReaderSettings,
+        former: Sequence[str] = (),
+    ) -> None:
         self._catalog = catalog
+        self._former = former
         self._settings = settings
         self._log_id = log_id
         self.topic = topic
         self.name, self._partition = table_of(topic)
 
     def span(self) -> OffsetRange | None:
-        """The first offset that the table holds and how far it goes; None if it has nothing of the log."""
+        """The offsets that the table must have, by its token; None if it has nothing of the log.
+
+        Rows that are gone from it count: a reader from the first of them is refused, and does not begin later.
+        """
+        held = self._held()
+        if held is None:
+            return None
+        table, end = held
+        first = first_held(table, self._log_id)
+        return OffsetRange(first, end) if first < end else None
+
+    def span_of_files(self) -> OffsetRange | None:
+        """From the first offset that is in the table's files; None if none is."""
 
         def find(table: Table, end: int) -> OffsetRange | None:
             files = plan_all(table, self._partition)
@@ -95,17 +155,43 @@ class TableHistory:
         """The table as it is now and how far it has the log; None if it has nothing of it."""
         return self._held()
 
-    def read(self, start: int, end: int, stored: pa.Schema, plan: Plan | None = None) -> HistoryReader:
+    def figures(self) -> TableFigures | None:
+        """What the table says of the log and of itself; None if it has nothing of the log."""
+        table = self._load()
+        token = None if table is None else read_token(table, self._log_id)
+        return None if table is None or token is None else _figures(table, self._log_id, token.end)
+
+    def statement_end(self) -> int:
+        """How far a statement has taken the log, whose result the table holds; 0 if it holds the rows themselves."""
+        table = self._load()
+        token = read_token(table, self._log_id) if table is not None and is_transformed(table) else None
+        return 0 if token is None else token.end
+
+    def read(
+        self,
+        start: int,
+        end: int,
+        stored: pa.Schema,
+        plan: Plan | None = None,
+        *,
+        after: Place | None = None,
+        skips_missing: bool = False,
+    ) -> HistoryReader:
         """The rows from `start` up to `end`, or up to where the table goes, in the form of the topic's schema.
 
-        A plan that was made before is followed as far as it goes; what fails of it is planned anew.
+        A plan that was made before is followed as far as it goes; what fails of it is planned anew. `after` is where
+        a row before `start` is, or was: the first plan looks from there on. Rows that must be there and are not are
+        an error, unless the reader skips them.
         """
-        return HistoryReader(self, start, end, stored, plan)
+        return HistoryReader(self, start, end, stored, plan, after, skips_missing)
 
-    def offset_at_time(self, time_us: int) -> int | None:
-        """The first offset appended at or after a time; None if the table holds no such row."""
+    def offset_at_time(self, time_us: int, *, skips_missing: bool = False) -> int | None:
+        """The first offset appended at or after a time; None if the table holds no such row.
 
-        def find(table: Table, _: int) -> int | None:
+        The row before it must be there, unless what is missing is skipped: one that is gone may have been the first.
+        """
+
+        def find(table: Table, end: int) -> int | None:
             found: int | None = None
             rows = FileRows(table, ["_append_time"], self._partition)
             for file in plan_times(table, self._partition, time_us):
@@ -116,6 +202,8 @@ class TableHistory:
                     if later.num_rows:
                         first = pc.min(later.column(0)).as_py()
                         found = first if found is None else min(found, first)
+            if not skips_missing:
+                self._check_held(table, (end if found is None else found) - 1)
             return found
 
         return self._looked_up(0, find)
@@ -124,30 +212,33 @@ class TableHistory:
         """Where the rows are, by one look at the table; of those that it holds."""
 
         def find(table: Table, end: int) -> dict[int, Place]:
-            snapshot = table.current_snapshot()
-            held = sorted(offset for offset in offsets if offset < end)
-            if snapshot is None or not held:
-                return {}
-            files = plan_offsets(table, self._partition, OffsetRange(held[0], held[-1] + 1))
-            return {
-                offset: Place(snapshot.snapshot_id, file.path)
-                for offset in held
-                for file in files
-                if file.low <= offset < file.high
-            }
+            return find_places(table, self._partition, sorted(offset for offset in offsets if offset < end))
 
         return self._looked_up(0, find) or {}
 
+    def _check_held(self, table: Table, offset: int) -> None:
+        known = any(gap.start <= offset < gap.end for gap in gaps(table, self._log_id))
+        if offset >= 0 and not known and not plan_offsets(table, self._partition, OffsetRange(offset, offset + 1)):
+            raise self.damaged(offset, f"offset {offset} is missing")
+
     # --- for the reader
 
-    def plan(self, start: int, end: int) -> Plan | None:
+    def damaged(self, offset: int, why: str) -> TableDamaged:
+        return TableDamaged(str(self.topic), str(self.name), offset, why)
+
+    def plan(self, start: int, end: int, after: Place | None = None) -> Plan | None:
         """How to read a range, as far as the table holds it; None if it holds nothing of it."""
 
         def find(table: Table, table_end: int) -> Plan | None:
             if min(end, table_end) <= start:
                 return None
-            wanted = OffsetRange(start, min(end, table_end))
-            return Plan(table, plan_offsets(table, self._partition, wanted), wanted, gaps(table, self._log_id))
+            wanted, known = OffsetRange(start, min(end, table_end)), gaps(table, self._log_id)
+            if after is not None:
+                plan = Plan(table, plan_after(table, self._partition, wanted, after), wanted, known, after)
+                if plan.is_whole:
+                    return plan
+                _log.info("%s: rows from offset %d on are not all behind %s", self.name, start, after.file)
+            return Plan(table, plan_offsets(table, self._partition, wanted), wanted, known)
 
         return self._looked_up(start, find)
 
@@ -170,20 +261,27 @@ class TableHistory:
         why = reason(error, self._catalog.properties)
         if isinstance(error, pa.ArrowInvalid | FileNotFoundError | NotImplementedError | KeyError | ValueError):
             place = f"{path}: " if path else ""
-            return TableDamaged(str(self.topic), str(self.name), offset, f"{place}{why}")
+            return self.damaged(offset, f"{place}{why}")
         return LakeUnavailable("object_store", f"{self.name} cannot be read at offset {offset} of {self.topic}: {why}")
 
     def _held(self) -> tuple[Table, int] | None:
         """The table and how far it has the log; None if it has nothing of it, or not as it was."""
+        table = self._load()
+        if table is not None:
+            check_handed_over(table, self._log_id, self._former)
+        token = None if table is None or is_transformed(table) else read_token(table, self._log_id)
+        return (table, token.end) if table is not None and token is not None and token.end else None
+
+    def _load(self) -> Table | None:
         try:
-            table = self._catalog.load_table(self.name.identifier)
+            return named(self._catalog.load_table(self.name.identifier))
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
+        except FrazilError:
+            raise
         except Exception as error:
             why = reason(error, self._catalog.properties)
             raise LakeUnavailable("catalog", f"{self.name} could not be loaded: {why}") from error
-        token = None if is_transformed(table) else read_token(table, self._log_id)
-        return (table, token.end) if token is not None and token.end else None
 
     def _looked_up(self, offset: int, find: Callable[[Table, int], Found | None]) -> Found | None:
         """What is found in the table; None if it has nothing of the log.
@@ -202,14 +300,41 @@ class TableHistory:
         raise AssertionError("the last look returns or raises")
 
 
+def _figures(table: Table, log_id: str, end: int) -> TableFigures:
+    snapshot, all_ends = table.current_snapshot(), ends(table)
+    summary = {} if snapshot is None or snapshot.summary is None else snapshot.summary.additional_properties
+    rows, size = summary.get("total-records"), summary.get("total-files-size")
+    deleted = int(summary.get("total-position-deletes", 0)) + int(summary.get("total-equality-deletes", 0))
+    return TableFigures(
+        end,
+        None if snapshot is None else snapshot.snapshot_id,
+        None if snapshot is None else snapshot.timestamp_ms,
+        tuple(sorted(gaps(table, log_id))),
+        None if rows is None or deleted else int(rows),
+        sum(all_ends.values()),
+        None if size is None or len(all_ends) > 1 else int(size),
+        is_transformed(table),
+    )
+
+
 class HistoryReader:
     """Batches with `_offset`, in order, from threads that read ahead. Not to be shared between threads."""
 
     def __init__(
-        self, history: TableHistory, start: int, end: int, stored: pa.Schema, plan: Plan | None = None
+        self,
+        history: TableHistory,
+        start: int,
+        end: int,
+        stored: pa.Schema,
+        plan: Plan | None = None,
+        after: Place | None = None,
+        skips_missing: bool = False,
     ) -> None:
         self._history = history
+        self._skips_missing = skips_missing
         self._given = plan
+        self._after = after
+        self._looked_after: Place | None = None
         self._follows_given = False
         self._end = end
         self._schema = pa.schema([OFFSET, *stored])
@@ -235,6 +360,12 @@ class HistoryReader:
                 self.close()
                 self._replan_or_raise(failed)
                 continue
+            except TableDamaged as damaged:
+                self.close()
+                if self._looked_after is None:
+                    raise
+                _log.info("%s; planning the rest anew, from all files", damaged)
+                continue
             except BaseException:
                 self.close()
                 raise
@@ -250,14 +381,21 @@ class HistoryReader:
         plan, settings = self._given, self._history.settings
         self._follows_given, self._given = plan is not None, None
         if plan is None:
-            plan = self._history.plan(self.offset, self._end)
+            plan = self._history.plan(self.offset, self._end, self._after)
+            self._after = None
+        self._looked_after = None if plan is None else plan.after
         if plan is None:
             return Ahead([], 1, 1)
         self._planned_end = plan.wanted.end
+        check_columns(plan.table, self._schema.names)
         columns = [name for name in self._schema.names[1:] if name in plan.table.schema().column_names]
         rows = FileRows(plan.table, columns, self._history.partition)
-        cut = pieces(plan.files, plan.wanted, _window_rows(plan.files))
-        work = (functools.partial(self._piece, rows, piece) for piece in cut if not _is_known(piece, plan.gaps))
+        cut = (
+            piece
+            for part in without(plan.wanted, plan.gaps)
+            for piece in pieces(plan.files, part, _window_rows(plan.files))
+        )
+        work = (functools.partial(self._piece, rows, piece) for piece in cut)
         return Ahead(work, settings.max_concurrent_reads, settings.prefetch_size)
 
     def _replan_or_raise(self, failed: _FileFailed) -> None:
@@ -277,10 +415,11 @@ class HistoryReader:
     def _piece(self, rows: FileRows, piece: Piece) -> Iterator[pa.RecordBatch]:
         at = piece.range.start
         if not piece.files:
-            raise self._damaged(at, f"offsets {at} up to {piece.range.end} are missing")
+            self._skip_or_raise(piece.range, at, f"offsets {at} up to {piece.range.end} are missing")
+            return
         if len(piece.files) == 1:
             for batch in self._file(rows, piece.files[0], piece.range):
-                if not _goes_on(batch, at):
+                if not goes_on(batch, at):
                     break  # not in order, or not whole: the windows will tell
                 yield self._as_stored(batch)
                 at += batch.num_rows
@@ -298,12 +437,21 @@ class HistoryReader:
             for batch in self._file(rows, file, window)
         ]
         if not found:
-            raise self._damaged(window.start, f"offsets {window.start} up to {window.end} are missing")
+            self._skip_or_raise(window, window.start, f"offsets {window.start} up to {window.end} are missing")
+            return
         ordered = pa.Table.from_batches(found).sort_by(OFFSET.name).combine_chunks()
         for batch in ordered.to_batches():
-            if not _goes_on(batch, window.start) or batch.num_rows < len(window):
-                raise self._damaged(*_first_wrong(batch, window))
+            if not goes_on(batch, window.start) or batch.num_rows < len(window):
+                self._skip_or_raise(window, *first_wrong(batch, window), skippable=is_rising(batch))
             yield batch
+
+    def _skip_or_raise(self, where: OffsetRange, offset: int, why: str, *, skippable: bool = True) -> None:
+        """Doubles are never skipped, nor what a plan that leaves files out takes for missing."""
+        if not self._skips_missing or not skippable or self._looked_after is not None:
+            raise self._history.damaged(offset, why)
+        _log.warning(
+            "%s: %s; what is missing from %d up to %d is skipped", self._history.topic, why, where.start, where.end
+        )
 
     def _file(self, rows: FileRows, file: OffsetFile, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         try:
@@ -322,11 +470,8 @@ class HistoryReader:
             elif field.nullable:
                 columns.append(pa.nulls(batch.num_rows, field.type))
             else:
-                raise self._damaged(batch.column(0)[0].as_py(), f"column {field.name} is gone")
+                raise self._history.damaged(batch.column(0)[0].as_py(), f"column {field.name} is gone")
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
-
-    def _damaged(self, offset: int, why: str) -> TableDamaged:
-        return TableDamaged(str(self._history.topic), str(self._history.name), offset, why)
 
 
 class _FileFailed(Exception):
@@ -341,29 +486,3 @@ def _window_rows(files: Sequence[OffsetFile]) -> int:
     rows = sum(file.task.file.record_count for file in files)
     each = max(1, SPREAD * size // max(1, rows))
     return int(min(WINDOW_ROWS_MAX, max(WINDOW_ROWS_MIN, WINDOW_BYTES // each)))
-
-
-def _goes_on(batch: pa.RecordBatch, at: int) -> bool:
-    """Whether the batch holds exactly the offsets from `at` on."""
-    offsets = batch.column(0).to_numpy(zero_copy_only=False)
-    count = len(offsets)
-    return bool(offsets[0] == at and offsets[-1] == at + count - 1 and (np.diff(offsets) == 1).all())
-
-
-def _first_wrong(batch: pa.RecordBatch, window: OffsetRange) -> tuple[int, str]:
-    """The first offset of a sorted window that is not there once, and what is wrong with it."""
-    offsets = batch.column(0).to_numpy(zero_copy_only=False)
-    doubles = offsets[1:][np.diff(offsets) == 0]
-    missing = np.setdiff1d(np.arange(window.start, window.end), offsets)
-    if len(doubles) and (not len(missing) or doubles[0] < missing[0]):
-        return int(doubles[0]), f"offset {doubles[0]} is there more than once"
-    first = int(missing[0])
-    run = int(np.argmax(np.append(np.diff(missing) != 1, True))) + 1
-    return first, f"offsets {first} up to {first + run} are missing"
-
-
-def _is_known(piece: Piece, known_gaps: Sequence[OffsetRange]) -> bool:
-    """A gap that a person has accepted: readers go on behind it."""
-    return not piece.files and any(
-        gap.start <= piece.range.start and piece.range.end <= gap.end for gap in known_gaps
-    )  # fmt: skip

@@ -3,21 +3,24 @@
 Files are planned by the statistics of `_offset`, never by snapshots: compaction and expiry change the files under
 a reader, and not what it reads next. Files as the mover writes them follow one another, and each is read in its
 own order. Files that lie across one another, as other engines may leave them, are read in windows of offsets.
+
+Statistics of `_offset` are in the manifests, and all manifests must be read to find a few files. A reader that knows
+the file of the row before its first one skips the manifests that are older than that file: see `plan_after`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyiceberg.conversions import from_bytes
-from pyiceberg.manifest import DataFile
-from pyiceberg.table import FileScanTask, Table
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
+from pyiceberg.table import FileScanTask, ManifestGroupPlanner, Table
 from pyiceberg.types import NestedField, PrimitiveType
 
-from frazil.core.offsets import OffsetRange
+from frazil.core.offsets import OffsetRange, Place
 from frazil.core.rows import APPEND_TIME, OFFSET, TIME
 from frazil.lake.tables import PARTITION
 
@@ -47,8 +50,43 @@ class Piece:
 
 def plan_offsets(table: Table, partition: int, wanted: OffsetRange) -> list[OffsetFile]:
     """The files that may hold some of the rows, by the lowest offset of each."""
-    within = f"{OFFSET.name} >= {wanted.start} and {OFFSET.name} < {wanted.end}"
-    return _planned(table, f"{PARTITION.name} = {partition} and {within}")
+    return _planned(table, _within(partition, wanted))
+
+
+def plan_after(table: Table, partition: int, wanted: OffsetRange, place: Place) -> list[OffsetFile]:
+    """The same, without the files that were added before that of the place: the row before `wanted` is there.
+
+    The mover adds rows in the order of their offsets, so this finds all of them, unless the table was rewritten since.
+    Rows may then be missing, and the caller must plan anew. A row that is found is one of the table as it is now.
+    """
+    snapshot = table.current_snapshot()
+    if snapshot is None:
+        return []
+    manifests = [
+        manifest
+        for manifest in snapshot.manifests(table.io)
+        if manifest.content is not ManifestContent.DATA or manifest.sequence_number >= place.sequence_number
+    ]
+    return _ordered(table, _planner(table, _within(partition, wanted)).plan_files(manifests))
+
+
+def find_places(table: Table, partition: int, offsets: Sequence[int]) -> dict[int, Place]:
+    """Where the rows are; `offsets` are sorted."""
+    snapshot, column = table.current_snapshot(), table.schema().find_field(OFFSET.name)
+    if snapshot is None or not offsets:
+        return {}
+    planner = _planner(table, _within(partition, OffsetRange(offsets[0], offsets[-1] + 1)))
+    found = {}
+    for entries in planner.plan_manifest_entries(snapshot.manifests(table.io)):
+        for entry in entries:
+            low, high = bounds(entry.data_file, column)
+            if entry.data_file.content is not DataFileContent.DATA or low is None or high is None:
+                continue
+            assert entry.snapshot_id is not None  # as read: they are inherited from the manifest
+            assert entry.sequence_number is not None
+            place = Place(entry.snapshot_id, entry.data_file.file_path, entry.sequence_number)
+            found.update(dict.fromkeys((offset for offset in offsets if low <= offset <= high), place))
+    return found
 
 
 def plan_times(table: Table, partition: int, since_us: int) -> list[OffsetFile]:
@@ -94,10 +132,22 @@ def pieces(files: Iterable[OffsetFile], wanted: OffsetRange, window: int) -> Ite
         at = end
 
 
+def _within(partition: int, wanted: OffsetRange) -> str:
+    return f"{PARTITION.name} = {partition} and {OFFSET.name} >= {wanted.start} and {OFFSET.name} < {wanted.end}"
+
+
+def _planner(table: Table, condition: str) -> ManifestGroupPlanner:
+    return ManifestGroupPlanner(table.metadata, table.io, condition)
+
+
 def _planned(table: Table, condition: str) -> list[OffsetFile]:
+    return _ordered(table, table.scan(row_filter=condition).plan_files())
+
+
+def _ordered(table: Table, tasks: Iterable[FileScanTask]) -> list[OffsetFile]:
     column = table.schema().find_field(OFFSET.name)
     found = []
-    for task in table.scan(row_filter=condition).plan_files():
+    for task in tasks:
         low, high = bounds(task.file, column)
         found.append(OffsetFile(0 if low is None else low, BEYOND if high is None else high + 1, task))
     return sorted(found, key=lambda file: (file.low, file.high))

@@ -1,59 +1,99 @@
-"""A table as another engine can query it: its files, or its rows where the files alone would mislead."""
+"""A table as another engine can query it: its files by field ids, or its rows where the files alone would mislead."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
-from pyiceberg.io.pyarrow import PyArrowFileIO, schema_to_pyarrow
+from pyiceberg.io.pyarrow import PyArrowFileIO, pyarrow_to_schema, schema_to_pyarrow
 from pyiceberg.manifest import FileFormat
-from pyiceberg.table import DataScan, Table
-from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.schema import Schema
+from pyiceberg.table import DataScan, FileScanTask, Table
 
-from frazil.core.errors import InvalidInput, LakeUnavailable
+from frazil.core.errors import FrazilError, InvalidInput, LakeUnavailable, TableDamaged
+from frazil.core.offsets import OffsetRange
+from frazil.core.rows import OFFSET
+from frazil.lake.duck_columns import duck_types, has_structs
+from frazil.lake.held_rows import FileChoice, HeldRows, PartitionRange, choose_files, held_rows
+from frazil.lake.offset_files import bounds
 from frazil.lake.reasons import reason
-from frazil.lake.tables import TableName
-from frazil.lake.token import ends
+from frazil.lake.tables import TableName, topic_of
+from frazil.lake.token import check_handed_over
+
+FOOTER_READS_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Queryable:
-    """One of `paths`, `dataset` and `rows`; `ends` says how far each log is in it.
+    """One of `paths`, `dataset` and `rows`, or none if the table has no rows that count.
 
-    Paths of local files are for an engine that reads Parquet itself. A dataset is for stores that only we can reach.
-    Rows are for tables whose files don't speak for themselves: rows deleted by a file beside them, or columns that
-    had other names.
+    Paths of local files are for DuckDB, which finds each column of `schema` in them by its field id, as the type that
+    `types` has for it. A dataset is for stores that only we can reach; its columns are those of `schema` in the same
+    order, by the names that the files have. Rows are for tables whose files don't speak for themselves: rows deleted by
+    a file beside them, or columns that the files call by several names.
     """
 
     schema: pa.Schema
-    ends: dict[str, int] = field(default_factory=dict)
+    held: HeldRows
     paths: tuple[str, ...] = ()
-    same_columns: bool = True
+    types: tuple[tuple[int, str], ...] = ()
     dataset: ds.Dataset | None = None
     rows: Callable[[], Iterator[pa.RecordBatch]] | None = None
+    filtered: bool = False
+    """Whether the rows that count have to be picked by partition and offset."""
+    doubtful: Sequence[PartitionRange] = ()
+    """Offsets that may not be there once each, as far as the statistics of the files say."""
+    row_bytes: int = 0
+    """The mean size of a row in its files, compressed."""
+    lost: Callable[[], tuple[int, str] | None] = lambda: None
+    """The first file that is not there any more, with the lowest offset of it: asked when a query fails."""
 
 
 def queryable(
-    catalog: Catalog, name: TableName, snapshot_id: int | None = None, at: datetime | None = None
+    catalog: Catalog,
+    name: TableName,
+    live: Mapping[int, str],
+    snapshot_id: int | None = None,
+    at: datetime | None = None,
+    only: int | None = None,
+    former: Mapping[str, Sequence[str]] | None = None,
 ) -> Queryable | None:
-    """The table now, or as it was; None if there is none."""
+    """The rows of the table that count now, or all as they were; None if there is no table.
+
+    `live` are the logs at hand by partition, `only` the one partition that is asked for, `former` the logs whose place
+    a log has taken.
+    """
     try:
         table = catalog.load_table(name.identifier)
+        for log_id, earlier in (former or {}).items():
+            check_handed_over(table, log_id, earlier)
         snapshot_id = _snapshot(table, snapshot_id, at)
-        scan = table.scan(snapshot_id=snapshot_id)
-        return _found(table, scan, now=snapshot_id is None)
+        held = held_rows(table, live, only) if snapshot_id is None else HeldRows(None)
+        return _found(table, table.scan(snapshot_id=snapshot_id), held)
     except (NoSuchTableError, NoSuchNamespaceError):
         return None
-    except InvalidInput:
+    except FrazilError:
         raise
     except Exception as error:
-        why = reason(error, catalog.properties)
-        raise LakeUnavailable("catalog", f"{name} cannot be read: {why}") from error
+        raise unreadable(name, error, catalog.properties) from error
+
+
+def unreadable(name: TableName, error: Exception, known: Mapping[str, Any]) -> FrazilError:
+    """In the words of a reader: what the table names is not there, or the lake can't be had now."""
+    if isinstance(error, FrazilError):
+        return error
+    why = reason(error, known)
+    if isinstance(error, pa.ArrowInvalid | FileNotFoundError | NotImplementedError | KeyError | ValueError):
+        return TableDamaged(str(name), str(name), 0, why)
+    return LakeUnavailable("catalog", f"{name} cannot be read: {why}")
 
 
 def _snapshot(table: Table, snapshot_id: int | None, at: datetime | None) -> int | None:
@@ -69,29 +109,118 @@ def _snapshot(table: Table, snapshot_id: int | None, at: datetime | None) -> int
     return snapshot_id
 
 
-def _found(table: Table, scan: DataScan, *, now: bool) -> Queryable:
-    tasks = list(scan.plan_files())
-    schema = schema_to_pyarrow(scan.projection(), include_field_ids=False)
-    known = ends(table) if now else {}
-    plain = all(not task.delete_files and task.file.file_format is FileFormat.PARQUET for task in tasks)
-    if not plain or not _names_are_kept(table.metadata) or not isinstance(table.io, PyArrowFileIO):
-        return Queryable(schema, known, rows=lambda: iter(scan.to_arrow_batch_reader()))
+def _found(table: Table, scan: DataScan, held: HeldRows) -> Queryable:
+    projection = scan.projection()
+    schema = schema_to_pyarrow(projection, include_field_ids=False)
+    choice = choose_files(table, scan.plan_files(), held) if held.ranges != {} else FileChoice([])
+    for partition, gap in choice.missing:
+        raise _missing(table, partition, gap)
+    if not choice.tasks:
+        return Queryable(schema, held)
+    found = Queryable(
+        schema,
+        held,
+        filtered=choice.filtered,
+        doubtful=choice.doubtful,
+        row_bytes=_row_bytes(choice.tasks),
+        lost=lambda: _lost(table, choice.tasks),
+    )
+    paths = _local_paths(table, projection, choice.tasks)
+    types = duck_types(projection) if paths else None
+    if types is not None:
+        return replace(found, paths=paths, types=types)
+    dataset = _dataset(table, projection, schema, choice.tasks)
+    if dataset is not None:
+        return replace(found, dataset=dataset)
+    rows = lambda: iter(scan.to_arrow_batch_reader().cast(schema))  # noqa: E731
+    return replace(found, rows=rows, filtered=held.ranges is not None)
+
+
+def _missing(table: Table, partition: int, gap: OffsetRange) -> TableDamaged:
+    name = TableName(".".join(table.name()[:-1]), table.name()[-1])
+    why = f"offsets {gap.start} up to {gap.end} are missing"
+    return TableDamaged(str(topic_of(name, partition)), str(name), gap.start, why)
+
+
+def _lost(table: Table, tasks: Sequence[FileScanTask]) -> tuple[int, str] | None:
+    column = table.schema().find_field(OFFSET.name) if OFFSET.name in table.schema().column_names else None
+    for task in tasks:
+        if not table.io.new_input(task.file.file_path).exists():
+            low = None if column is None else bounds(task.file, column)[0]
+            return low or 0, task.file.file_path
+    return None
+
+
+def _row_bytes(tasks: Sequence[FileScanTask]) -> int:
+    size = sum(task.file.file_size_in_bytes for task in tasks)
+    return size // max(1, sum(task.file.record_count for task in tasks))
+
+
+def _speak_for_themselves(table: Table, tasks: Sequence[FileScanTask]) -> bool:
+    """Whether the files are Parquet with field ids, and nothing beside them says that rows are deleted."""
+    if table.metadata.name_mapping() is not None or not isinstance(table.io, PyArrowFileIO):
+        return False
+    return all(not task.delete_files and task.file.file_format is FileFormat.PARQUET for task in tasks)
+
+
+def _local_paths(table: Table, schema: Schema, tasks: Sequence[FileScanTask]) -> tuple[str, ...]:
+    """Where the files are for an engine that finds columns by their ids, and members of structs by their names."""
+    if not _speak_for_themselves(table, tasks):
+        return ()
     paths = tuple(task.file.file_path for task in tasks)
-    if all(path.startswith(("file://", "/")) for path in paths):
-        same = len(table.metadata.schemas) == 1
-        return Queryable(schema, known, tuple(path.removeprefix("file://") for path in paths), same)
-    scheme, netloc, _ = table.io.parse_location(paths[0])
-    files = table.io.fs_by_scheme(scheme, netloc)
-    inner = [table.io.parse_location(path)[2] for path in paths]
-    return Queryable(schema, known, dataset=ds.dataset(inner, schema=schema, filesystem=files, format="parquet"))
+    if not all(path.startswith(("file://", "/")) for path in paths):
+        return ()
+    local = tuple(path.removeprefix("file://") for path in paths)
+    if has_structs(schema) and not all(_members_are_kept(schema, pq.read_schema(path)) for path in local):
+        return ()
+    return local
 
 
-def _names_are_kept(metadata: TableMetadata) -> bool:
-    """Whether each column was called the same in every schema that a file may have, and no name had two columns."""
-    seen: dict[str, int] = {}
-    for schema in metadata.schemas:
-        for number in schema.field_ids:
-            name = schema.find_column_name(number)
-            if name is not None and seen.setdefault(name, number) != number:
-                return False
-    return len(set(seen.values())) == len(seen)
+def _members_are_kept(schema: Schema, file: pa.Schema) -> bool:
+    """Whether members of structs have the same names in the file as in the table, each with its id."""
+    written = pyarrow_to_schema(file)
+    for number in written.field_ids:
+        own, found = schema.find_column_name(number), written.find_column_name(number)
+        if own is not None and _inner(own) != _inner(found or ""):
+            return False
+    return True
+
+
+def _inner(name: str) -> str:
+    return name.partition(".")[2]
+
+
+def _dataset(table: Table, schema: Schema, arrow: pa.Schema, tasks: Sequence[FileScanTask]) -> ds.Dataset | None:
+    """The files where each column has one name of its own in all of them; None where it has not."""
+    if not _speak_for_themselves(table, tasks):
+        return None
+    assert isinstance(table.io, PyArrowFileIO)
+    scheme, netloc, _ = table.io.parse_location(tasks[0].file.file_path)
+    files, kind = table.io.fs_by_scheme(scheme, netloc), ds.ParquetFileFormat()
+    fragments = [kind.make_fragment(table.io.parse_location(task.file.file_path)[2], files) for task in tasks]
+    with ThreadPoolExecutor(FOOTER_READS_MAX) as pool:
+        written = list(pool.map(lambda one: one.physical_schema, fragments))  # kept by the fragment for its scan
+    names = _names_in_files(schema, written)
+    if names is None:
+        return None
+    fields = [
+        own.with_name(names.get(column.field_id, own.name)) for own, column in zip(arrow, schema.fields, strict=True)
+    ]
+    if len({each.name.lower() for each in fields}) < len(fields):  # DuckDB takes them for the same
+        return None
+    return ds.FileSystemDataset(fragments, pa.schema(fields), kind, files)
+
+
+def _names_in_files(schema: Schema, written: Sequence[pa.Schema]) -> dict[int, str] | None:
+    """By field id what the files call a column; None if that is not one name, or a name is not one column."""
+    names: dict[int, str] = {}
+    numbers: dict[str, int] = {}
+    for file in written:
+        if not _members_are_kept(schema, file):
+            return None
+        for column in pyarrow_to_schema(file).fields:
+            one_name = names.setdefault(column.field_id, column.name) == column.name
+            if not one_name or numbers.setdefault(column.name, column.field_id) != column.field_id:
+                return None
+    unwritten = {column.name for column in schema.fields if column.field_id not in names}
+    return None if unwritten & numbers.keys() else names

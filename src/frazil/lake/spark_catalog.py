@@ -22,6 +22,7 @@ S3_FILES = "org.apache.iceberg.aws.s3.S3FileIO"
 _ONLY_OF_PYICEBERG = (
     "type",
     "pool_pre_ping",
+    "py-io-impl",
     "s3.connect-timeout",
     "s3.request-timeout",
     "s3.force-virtual-addressing",

@@ -22,14 +22,20 @@ NOT_LET_IN = re.compile(
     re.IGNORECASE,
 )
 _NO_BUCKET = re.compile(
-    r"no.?such.?bucket|bucket.{0,40}(does not exist|not found)|container.?not.?found|no such container|nosuchbucket",
+    r"no.?such.?bucket|bucket.{0,40}(does not exist|not found)|container.?not.?found|no such container|nosuchbucket"
+    r"|\bNOT_FOUND: .*CreateResumableUpload",  # Google's library begins to write; the object need not be there
     re.IGNORECASE,
 )
 _NO_KEY = re.compile(
-    r"user.?not.?found|no user exists|invalid.?access.?key|signature.?does.?not.?match|expired.?token|no credentials",
+    r"user.?not.?found|no user exists|invalid.?access.?key|signature.?does.?not.?match|expired.?token|no credentials"
+    r"|authentication.?failed|failed to authenticate|unauthenticated|http_status_code=401|base64",
     re.IGNORECASE,
 )
+_NO_RIGHT = re.compile(r"permission|not permitted|read-only file system|errno (1|13|30)\b", re.IGNORECASE)
 _NO_ROOM = re.compile(r"no space left|errno 28|quota exceeded|errno 122", re.IGNORECASE)
+
+_ENDPOINTS = ("s3.endpoint", "gcs.service.host", "adls.blob-storage-authority")
+_TOKENS = ("gcs.oauth2.token", "adls.sas-token")
 
 
 def is_of_store(error: BaseException) -> bool:
@@ -47,7 +53,7 @@ def lake_error(name: object, error: BaseException, place: str, properties: Mappi
 
 def store_error(error: BaseException, place: str, properties: Mapping[str, Any]) -> LakeUnavailable:
     """`place` is a location in the store, such as `s3://bucket/path`."""
-    text, why, bucket = f"{type(error).__name__} {error}", reason(error, properties), urlsplit(place).netloc
+    text, why, bucket = f"{type(error).__name__} {error}", reason(error, properties), _bucket(place)
     if place.startswith("file:") or "://" not in place:
         return _folder_error(text, why, place)
     if _NO_BUCKET.search(text):
@@ -57,10 +63,13 @@ def store_error(error: BaseException, place: str, properties: Mapping[str, Any])
             "make the bucket, or mend object_store.bucket, region and endpoint",
         )
     if _NO_KEY.search(text):
+        token = next((name for name in _TOKENS if properties.get(name)), None)
         return LakeUnavailable(
-            "object_store.access_key_id",
+            "object_store.session_token" if token else "object_store.access_key_id",
             f"the store refuses the credentials ({why})",
-            "mend object_store.access_key_id and secret_access_key",
+            "give object_store.session_token a token that is still good"
+            if token
+            else "mend object_store.access_key_id and secret_access_key",
         )
     if NOT_LET_IN.search(text):
         return LakeUnavailable(
@@ -68,7 +77,7 @@ def store_error(error: BaseException, place: str, properties: Mapping[str, Any])
             f"{place} cannot be written with these credentials ({why})",
             "let them read, write and delete there, or use another object_store.bucket",
         )
-    endpoint = properties.get("s3.endpoint")
+    endpoint = next((properties[name] for name in _ENDPOINTS if properties.get(name)), None)
     return LakeUnavailable(
         "object_store.endpoint",
         f"the store of {bucket}{f' at {endpoint}' if endpoint else ''} does not answer as it should ({why})",
@@ -76,12 +85,16 @@ def store_error(error: BaseException, place: str, properties: Mapping[str, Any])
     )
 
 
+def _bucket(place: str) -> str:
+    """Azure's locations have the account behind the container."""
+    return urlsplit(place).netloc.partition("@")[0]
+
+
 def _folder_error(text: str, why: str, place: str) -> LakeUnavailable:
     if _NO_ROOM.search(text):
         advice = "make room there; rows wait in the log until there is some"
         return LakeUnavailable("object_store.path", f"{place} is full ({why})", advice)
-    return LakeUnavailable(
-        "object_store.path",
-        f"{place} cannot be written ({why})",
-        "give this user the right to write there, or set object_store.path to another folder",
-    )
+    advice = "see whether it is a folder that can be written, or set object_store.path to another"
+    if _NO_RIGHT.search(text):
+        advice = "give this user the right to write there, or set object_store.path to another folder"
+    return LakeUnavailable("object_store.path", f"{place} cannot be written ({why})", advice)

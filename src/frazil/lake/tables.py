@@ -28,6 +28,8 @@ from frazil.core.errors import InvalidSettings, TableRefused
 from frazil.core.names import TopicName
 from frazil.core.partitioning import PartitionField, Partitioning
 from frazil.core.rows import OFFSET
+from frazil.lake.remembered import in_table_names, named
+from frazil.lake.signed import signed_schema
 
 PARTITION = pa.field("_topic_partition", pa.int32(), nullable=False)
 
@@ -40,7 +42,7 @@ TABLE_PROPERTIES = {
     "write.parquet.compression-codec": "zstd",
     "write.parquet.dict-size-bytes": str(128 * 1024),
     "commit.manifest-merge.enabled": "true",
-    "commit.manifest.min-count-to-merge": "20",
+    "commit.manifest.min-count-to-merge": "8",
     "commit.retry.num-retries": "20",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
@@ -69,6 +71,11 @@ def table_of(topic: TopicName) -> tuple[TableName, int]:
     return TableName(base.namespace, base.topic), number
 
 
+def topic_of(name: TableName, partition: int) -> TopicName:
+    """The topic of a table, or its partition with that number; the first one stands for a topic without partitions."""
+    return TopicName(name.namespace, f"{name.table}-part-{partition}" if partition else name.table)
+
+
 def table_rows(rows: pa.RecordBatch, partition: int) -> pa.RecordBatch:
     """Rows as read from the log (`_offset` first), as they stand in the table."""
     numbers = pa.repeat(pa.scalar(partition, pa.int32()), rows.num_rows)
@@ -77,7 +84,7 @@ def table_rows(rows: pa.RecordBatch, partition: int) -> pa.RecordBatch:
 
 def table_columns(stored: pa.Schema) -> pa.Schema:
     """The columns of a table that holds a topic's rows as they are."""
-    return pa.schema([OFFSET, PARTITION, *stored])
+    return signed_schema(pa.schema([OFFSET, PARTITION, *stored]))
 
 
 def table_schema(columns: pa.Schema) -> Schema:
@@ -126,7 +133,7 @@ def _create(catalog: Catalog, name: TableName, schema: Schema, location: str | N
 def lacks(table: Table, columns: pa.Schema) -> bool:
     """Whether the table has to change before it can take such rows; `TableRefused` if no change would do."""
     schema = table_schema(columns)
-    there, wanted = table.schema().as_arrow(), schema.as_arrow()
+    there, wanted = named(table).schema().as_arrow(), schema.as_arrow()
     changes = False
     for field in wanted:
         if field.name not in there.names:
@@ -136,24 +143,28 @@ def lacks(table: Table, columns: pa.Schema) -> bool:
                 raise _misfit(table, field.name, schema.find_type(field.name))
             changes = True
     for field in there:
-        if not field.nullable and (field.name not in wanted.names or wanted.field(field.name).nullable):
+        if field.nullable:
+            continue
+        if field.name not in wanted.names:
             raise TableRefused(
-                f"column {field.name} of {_shown(table)} may not be null, and the rows may lack it; "
-                "give it in every row, or move the table out of the way",
+                f"column {field.name} of {_shown(table)} may not be null, and the rows lack it; "
+                "let it be null there, or move the table out of the way",
                 column=field.name,
             )
+        changes = changes or wanted.field(field.name).nullable
     return changes
 
 
 def add_columns(catalog: Catalog, table: Table, columns: pa.Schema) -> Table:
-    """The table with the columns and widths it lacked; another's change at the same time is an error."""
+    """The table with the columns and widths it lacked, and nulls where rows may have them; another's change at the same
+    time is an error."""
     table = catalog.load_table(table.name())  # its schema may be another by now
-    there = table.schema()
+    there = named(table).schema()
     optional = [field if field.name in there.column_names else field.with_nullable(True) for field in columns]
     wider = table_schema(pa.schema(optional))
     try:
         with table.update_schema() as update:
-            update.union_by_name(_without_narrower(there, wider))
+            update.union_by_name(in_table_names(_without_narrower(there, wider), there, table.schema()))
     except (ValueError, ValidationError) as error:
         raise TableRefused(f"{_shown(table)} cannot take the rows: {error}; cast the column, or rename it") from error
     return catalog.load_table(table.name())
@@ -164,7 +175,9 @@ def _without_narrower(there: Schema, wanted: Schema) -> Schema:
     kept = []
     for field in wanted.fields:
         own = there.find_field(field.name) if field.name in there.column_names else None
-        kept.append(own if own is not None and not _may_become(_arrow(own), _arrow(field)) else field)
+        if own is not None and not _may_become(_arrow(own), _arrow(field)):
+            field = own if field.required else own.model_copy(update={"required": False})  # noqa: PLW2901
+        kept.append(field)
     return Schema(*kept)
 
 
@@ -189,7 +202,7 @@ def _may_become(there: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _misfit(table: Table, column: str, wanted: IcebergType) -> TableRefused:
-    there = table.schema().find_type(column)
+    there = named(table).schema().find_type(column)
     return TableRefused(
         f"column {column} of {_shown(table)} is {there}, and the rows have {wanted}; cast it, or give it another name",
         column=column,

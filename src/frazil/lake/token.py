@@ -2,19 +2,24 @@
 
     frazil.{log id}.end    the offset up to which the table holds the log
     frazil.{log id}.move   which move set it, so that a writer knows its own after a lost answer
+    frazil.{log id}.sequence   the sequence number of the snapshot that set it
     frazil.{log id}.partition   which partition of the topic the log is
     frazil.{log id}.sum    the checksum of all rows that the table ever got of the log
+    frazil.{log id}.last   which row the table got last, see `last_row`
     frazil.{log id}.gaps   ranges that are missing, and that a person has accepted as such
+    frazil.{log id}.follows   the logs whose rows became those of this one, see `handover`
     frazil.transformed     true if rows are the result of a statement: the table is not the topic as it was
 
 They stand in the table's properties and in the summary of the snapshot that moved them. Properties outlive
-compaction and expiry; the summaries show whether someone rolled the table back.
+compaction and expiry; the summaries show whether someone rolled the table back. Where no snapshot that is kept speaks
+of a log, because it was moved long ago, the sequence number shows it: a line of snapshots that reaches back to before
+that number, and does not speak of the log, is not the one that the log was moved to.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pyiceberg.table import Table
@@ -45,8 +50,16 @@ def move_key(log_id: str) -> str:
     return f"frazil.{log_id}.move"
 
 
+def sequence_key(log_id: str) -> str:
+    return f"frazil.{log_id}.sequence"
+
+
 def sum_key(log_id: str) -> str:
     return f"frazil.{log_id}.sum"
+
+
+def last_key(log_id: str) -> str:
+    return f"frazil.{log_id}.last"
 
 
 def partition_key(log_id: str) -> str:
@@ -57,10 +70,28 @@ def gaps_key(log_id: str) -> str:
     return f"frazil.{log_id}.gaps"
 
 
+def follows_key(log_id: str) -> str:
+    return f"frazil.{log_id}.follows"
+
+
+def followed(table: Table, log_id: str) -> list[str]:
+    """The former logs of a log, the oldest first: the table has their rows as rows of this one."""
+    return [each for each in table.metadata.properties.get(follows_key(log_id), "").split(",") if each]
+
+
 def gaps(table: Table, log_id: str) -> list[OffsetRange]:
     """Ranges that a person has accepted as missing."""
     text = table.metadata.properties.get(gaps_key(log_id), "")
     return [OffsetRange(*map(int, each.split("-"))) for each in text.split(",") if each]
+
+
+def first_held(table: Table, log_id: str) -> int:
+    """The first offset that the table must have: all before it a person has accepted as missing."""
+    first = 0
+    for gap in sorted(gaps(table, log_id)):
+        if gap.start <= first:
+            first = max(first, gap.end)
+    return first
 
 
 def is_transformed(table: Table) -> bool:
@@ -89,6 +120,21 @@ def earlier_log(table: Table, log_id: str, partition: int) -> str | None:
     return others[0] if others else None
 
 
+def check_handed_over(table: Table, log_id: str, former: Iterable[str]) -> None:
+    """A renumbered log counts on the table for the rows before its own: until it is the table's log none may be read.
+
+    `former` are the logs whose place it has taken.
+    """
+    held = ends(table)
+    if log_id not in held and any(one in held for one in former):
+        raise TableRefused(
+            f"{'.'.join(table.name())} is not handed over yet to the log that was renumbered; the mover does it, or "
+            "run `frazil log renumber` again",
+            table=".".join(table.name()),
+            log_id=log_id,
+        )
+
+
 def read_token(table: Table, log_id: str) -> Token | None:
     """What the table says of a log; None if it has never had any of it."""
     _refuse_newer_format(table)
@@ -113,19 +159,28 @@ def _refuse_newer_format(table: Table) -> None:
 def _refuse_if_rolled_back(table: Table, log_id: str, end: int) -> None:
     """The newest snapshot of the present line that speaks of the log must agree with the property.
 
-    A line that none speaks in is fine if its older snapshots were expired; if it is seen from its very first
-    snapshot on (or there is none at all), the table was rolled back to before it had any of the log.
+    A line that none speaks in is fine if those that did were expired.
     """
     said = said_by_snapshots(table, log_id)
-    if said is not None:
-        if said != end:
-            raise TableRolledBack(".".join(table.name()), log_id, said, end)
-        return
+    if said is not None and said != end:
+        raise TableRolledBack(".".join(table.name()), log_id, said, end)
+    if said is None and is_before_token(table, log_id):
+        raise TableRolledBack(".".join(table.name()), log_id, 0, end)
+
+
+def is_before_token(table: Table, log_id: str) -> bool:
+    """Whether a line that does not speak of a log reaches back to before its token was set.
+
+    It does if one of its snapshots is no younger than the token, or if it is seen from its very first one on.
+    """
     first = None
     for snapshot in line(table):
         first = snapshot
-    if first is None or (first.parent_snapshot_id is None and (first.sequence_number or 0) <= 1):
-        raise TableRolledBack(".".join(table.name()), log_id, 0, end)
+    if first is None:
+        return True
+    number = first.sequence_number or 0
+    set_at = int(table.metadata.properties.get(sequence_key(log_id), 0))
+    return number <= set_at or (first.parent_snapshot_id is None and number <= 1)
 
 
 def said_by_snapshots(table: Table, log_id: str) -> int | None:

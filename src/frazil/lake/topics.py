@@ -25,9 +25,11 @@ from frazil.lake.catalog import is_there, open_catalog
 from frazil.lake.history import TableHistory
 from frazil.lake.offset_files import plan_all
 from frazil.lake.reasons import reason
+from frazil.lake.remembered import named
 from frazil.lake.store_errors import is_of_store
+from frazil.lake.table_names import table_names
 from frazil.lake.tables import PARTITION, TableName, table_of
-from frazil.lake.token import is_transformed, logs, read_token
+from frazil.lake.token import followed, gaps, is_transformed, logs, read_token
 
 _log = logging.getLogger("frazil.lake")
 
@@ -84,7 +86,7 @@ class TableTopics:
         if not held:
             known = ", ".join(str(each) for each in _topics_in(name, table))
             raise TopicNotFound(str(topic), f"{name} has none of its rows; it has those of {known}")
-        if len(held) > 1 or (log_id is not None and log_id not in held):
+        if len(held) > 1 or (log_id is not None and log_id not in [*held, *followed(table, held[0])]):
             raise TableRefused(
                 f"{name} holds another log of {topic} now ({', '.join(held)}); open the topic again to read that one",
                 table=str(name),
@@ -98,18 +100,19 @@ class TableTopics:
         assert catalog is not None
         return TableHistory(catalog, found.topic, found.log_id, self._settings.reader)
 
-    def size_bytes(self, found: TableTopic) -> tuple[OffsetRange | None, int]:
-        """The offsets that the table holds, and the bytes of the data files that hold them."""
+    def size_bytes(self, found: TableTopic) -> tuple[OffsetRange | None, list[OffsetRange], int]:
+        """The offsets that the table holds, the gaps in them that a person has accepted, and the bytes of its files."""
         held = self.history(found).look()
         if held is None:
-            return None, 0
+            return None, [], 0
         table, end = held
         try:
             files = plan_all(table, table_of(found.topic)[1])
         except Exception as error:
             raise self._away(found.table, error) from error
         size = sum(file.task.file.file_size_in_bytes for file in files)
-        return (OffsetRange(min(file.low for file in files), end) if files else None), size
+        span = OffsetRange(min(file.low for file in files), end) if files else None
+        return span, gaps(table, found.log_id), size
 
     # --- the catalog
 
@@ -129,20 +132,20 @@ class TableTopics:
 
     def _tables(self, catalog: Catalog) -> list[TableName]:
         try:
-            found = [
-                TableName(namespace[0], identifier[-1])
-                for namespace in catalog.list_namespaces()
-                if len(namespace) == 1
-                for identifier in catalog.list_tables(namespace)
-            ]
+            found = table_names(catalog)
         except Exception as error:
             raise self._away("its tables", error) from error
         return [name for name in found if _may_be_a_topic(name)]
 
     def _load(self, catalog: Catalog, name: TableName, *, listed: bool = False) -> Table | None:
         try:
-            return catalog.load_table(name.identifier)
+            return named(catalog.load_table(name.identifier))
         except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+        except TableRefused as error:
+            if not listed:
+                raise
+            _log.warning("%s is left out: %s", name, error)
             return None
         except Exception as error:
             if listed and is_of_store(error):  # one whose metadata is gone must not hide all others
@@ -164,7 +167,7 @@ def _described(topic: TopicName, name: TableName, table: Table, log_id: str) -> 
         log_id,
         0 if token is None else token.end,
         own,
-        ENVELOPE if own is None else _stored(table),
+        stored_columns(table),
         None if snapshot is None else snapshot.snapshot_id,
         None if snapshot is None else snapshot.timestamp_ms,
     )
@@ -177,7 +180,10 @@ def own_columns(table: Table) -> pa.Schema | None:
     return pa.schema([field for field in _arrow_fields(table) if not field.name.startswith("_")])
 
 
-def _stored(table: Table) -> pa.Schema:
+def stored_columns(table: Table) -> pa.Schema:
+    """The columns of the topic's rows, as far as the table knows them."""
+    if own_columns(table) is None:
+        return ENVELOPE
     ours = (OFFSET.name, PARTITION.name)
     return pa.schema([field for field in _arrow_fields(table) if field.name not in ours])
 

@@ -6,7 +6,7 @@ Nothing is changed here. The same questions are put before anything is done and 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from frazil.core.rows import OFFSET
 from frazil.core.settings import Settings
 from frazil.lake.catalog import catalog_properties, is_there, open_catalog
 from frazil.lake.store_errors import lake_error
+from frazil.lake.table_names import table_names
 from frazil.lake.tables import PARTITION, TableName, partitioned_by, shown_partitioning, table_of
 from frazil.lake.token import ends, line, read_token
 
@@ -225,15 +226,12 @@ class Upkeep:
             self._opened = open_catalog(self._settings)
         return self._opened
 
-    def _all(self) -> Iterator[TableName]:
+    def _all(self) -> list[TableName]:
         catalog = self._catalog()
         if catalog is None:
-            return
+            return []
         try:
-            for namespace in sorted(catalog.list_namespaces()):
-                for identifier in sorted(catalog.list_tables(namespace)):
-                    if len(identifier) == 2:
-                        yield TableName(*identifier)
+            return table_names(catalog)
         except Exception as error:
             raise lake_error("the tables", error, self._known.get("warehouse", ""), self._known) from error
 

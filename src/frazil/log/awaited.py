@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -27,6 +27,10 @@ class PlainStorage(Protocol[PlainMade]):
     def create_topic(
         self, name: str, *, schema: pa.Schema | None = None, retention: RetentionSettings | None = None
     ) -> PlainMade: ...
+
+    def create_partitions(
+        self, name: str, count: int, *, retention: RetentionSettings | None = None
+    ) -> Sequence[PlainMade]: ...
 
     def delete_topic(self, name: str) -> None: ...
 
@@ -68,6 +72,13 @@ class AwaitedStorage(Generic[Plain, Made]):
     ) -> Made:
         made = await asyncio.to_thread(self._storage.create_topic, name, schema=schema, retention=retention)
         return self._awaited(made)
+
+    async def create_partitions(
+        self, name: str, count: int, *, retention: RetentionSettings | None = None
+    ) -> list[Made]:
+        """`<name>-part-0` up to `<name>-part-(count-1)`: all of them, or none. `TopicExists` if it is there."""
+        made = await asyncio.to_thread(self._storage.create_partitions, name, count, retention=retention)
+        return [self._awaited(one) for one in made]
 
     async def delete_topic(self, name: str) -> None:
         await asyncio.to_thread(self._storage.delete_topic, name)

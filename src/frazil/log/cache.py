@@ -1,10 +1,13 @@
-"""The replay cache: the newest batches of all topics, bounded together by bytes, oldest out first."""
+"""The replay cache: the newest batches of all topics, bounded together by bytes, oldest out first.
+
+A second bound may hold for each topic: how many messages of it are kept.
+"""
 
 from __future__ import annotations
 
 import bisect
 import threading
-from collections import deque
+from collections import OrderedDict
 
 import pyarrow as pa
 
@@ -32,13 +35,14 @@ class CachedBatch:
 
 
 class ReplayCache:
-    """All topics share one bound, so that ten thousand quiet topics leave the room to the busy ones."""
+    """All topics share the bytes, so that ten thousand quiet topics leave the room to the busy ones."""
 
-    def __init__(self, capacity_bytes: int) -> None:
+    def __init__(self, capacity_bytes: int, topic_messages_max: int | None = None) -> None:
         self.guard = threading.Lock()
         self.capacity_bytes = capacity_bytes
+        self.topic_messages_max = topic_messages_max
         self.used_bytes = 0
-        self._order: deque[TopicCache] = deque()  # whose batch is the next oldest
+        self._order: OrderedDict[CachedBatch, TopicCache] = OrderedDict()  # oldest first
 
     def add(self, topic: TopicCache, batch: CachedBatch) -> None:
         """Keep a batch, unless it is so large that it would push out what others still need.
@@ -47,28 +51,39 @@ class ReplayCache:
         """
         if batch.size_bytes > self.capacity_bytes // _SHARE_MAX:
             return
+        messages_max = self.topic_messages_max
+        if messages_max is not None and batch.end - batch.offset > messages_max:
+            return
         with self.guard:
             topic.push(batch)
-            self._order.append(topic)
+            self._order[batch] = topic
             self.used_bytes += batch.size_bytes
             while self.used_bytes > self.capacity_bytes:
-                self.used_bytes -= self._order.popleft().drop_oldest()
+                self._drop_oldest(next(iter(self._order.values())))
+            while messages_max is not None and topic.messages > messages_max:
+                self._drop_oldest(topic)
+
+    def _drop_oldest(self, topic: TopicCache) -> None:
+        batch = topic.drop_oldest()
+        del self._order[batch]
+        self.used_bytes -= batch.size_bytes
 
     def forget(self, topic: TopicCache) -> None:
         with self.guard:
-            self._order = deque(other for other in self._order if other is not topic)
-            self.used_bytes -= topic.drop_all()
+            while topic.messages:
+                self._drop_oldest(topic)
 
 
 class TopicCache:
     """The newest batches of one topic, but for those too large to keep."""
 
-    __slots__ = ("_batches", "_cache", "_dropped")
+    __slots__ = ("_batches", "_cache", "_dropped", "messages")
 
     def __init__(self, cache: ReplayCache) -> None:
         self._cache = cache
         self._batches: list[CachedBatch | None] = []
         self._dropped = 0  # so many at the front of the list are gone
+        self.messages = 0
 
     @property
     def first_offset(self) -> int | None:
@@ -92,20 +107,17 @@ class TopicCache:
 
     def push(self, batch: CachedBatch) -> None:
         self._batches.append(batch)
+        self.messages += batch.end - batch.offset
 
-    def drop_oldest(self) -> int:
+    def drop_oldest(self) -> CachedBatch:
         oldest, self._batches[self._dropped] = self._batches[self._dropped], None
         assert oldest is not None
+        self.messages -= oldest.end - oldest.offset
         self._dropped += 1
         if self._dropped * 2 > len(self._batches):
             del self._batches[: self._dropped]
             self._dropped = 0
-        return oldest.size_bytes
-
-    def drop_all(self) -> int:
-        size = sum(batch.size_bytes for batch in self._batches if batch)
-        self._batches, self._dropped = [], 0
-        return size
+        return oldest
 
 
 def _offset_of(batch: CachedBatch | None) -> int:

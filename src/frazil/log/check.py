@@ -15,9 +15,9 @@ from frazil.core.disk import Disk
 from frazil.core.errors import CorruptLog, InvalidName, TopicNotFound
 from frazil.core.names import TopicName
 from frazil.core.rows import stored_schema
-from frazil.log.catalog import ENDS_FILE, TopicRecord, read_topic_record
+from frazil.log.catalog import TopicRecord, read_topic_record
 from frazil.log.examine import Examined, Flaw, OnSegment, examine_segments
-from frazil.log.folder import TOPIC_FILE, topic_folder, walk_topics
+from frazil.log.folder import ENDS_FILE, TOPIC_FILE, topic_folder, walk_topics
 from frazil.log.records import read_record
 from frazil.log.recovery import TORN_SUFFIX, check_beginning, list_segments
 from frazil.log.segment import Segment

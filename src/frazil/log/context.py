@@ -9,6 +9,7 @@ from typing import Protocol
 
 from frazil.core.clock import Clock
 from frazil.core.disk import Disk
+from frazil.core.own_process import OwnProcess
 from frazil.core.settings import WalSettings
 from frazil.log.budget import DiskBudget
 from frazil.log.cache import ReplayCache
@@ -61,3 +62,4 @@ class LogContext:
     keeper: Keeper
     open_files: OpenFiles
     metrics: LogMetrics
+    process: OwnProcess

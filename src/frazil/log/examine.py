@@ -15,6 +15,7 @@ from frazil.core.memory_disk import MemoryDisk
 from frazil.core.names import TopicName
 from frazil.core.rows import ENVELOPE, check_change
 from frazil.log.format import BadFrame, SegmentHead
+from frazil.log.records import open_to_read
 from frazil.log.recovery import Scan, check_seal, refuse_if_acknowledged, scan_segment
 from frazil.log.segment import Segment
 from frazil.log.segment_reader import FrameStream
@@ -64,13 +65,25 @@ def examine_segments(
     *,
     owned: bool = False,
     past_bad_seals: bool = False,
+    unreadable_is_a_flaw: bool = True,
     on_segment: OnSegment | None = None,
 ) -> Iterator[Examined]:
-    """Segment by segment, up to and including the first that has a flaw."""
+    """Segment by segment, up to and including the first that has a flaw.
+
+    A read that the disk refuses says nothing of the bytes. Who only looks may take it for a flaw; who cuts may not, and
+    gets the `OSError`.
+    """
     time_us = 0
     for index, segment in enumerate(segments):
         following = segments[index + 1] if index + 1 < len(segments) else None
-        found = _examine(disk, segment, log_id, following, owned=owned)
+        try:
+            found = _examine(disk, segment, log_id, following, owned=owned)
+        except FileNotFoundError:
+            raise  # removed by its owner meanwhile: the caller looks at the folder anew
+        except OSError as error:
+            if not unreadable_is_a_flaw:
+                raise
+            found = _nothing_good(segment, Flaw(str(segment.path), 0, f"cannot be read ({error.strerror or error})"))
         if found.flaw is None or found.seal_only:
             found = _in_its_place(found, name, stored, time_us)
         if on_segment is not None:
@@ -99,17 +112,12 @@ def _prefix(file: File, size: int) -> File:
 
 
 def _examine(disk: Disk, segment: Segment, log_id: str, following: Segment | None, *, owned: bool) -> Examined:
-    file = disk.open(segment.path, "read")
+    file = open_to_read(disk, segment.path)
     try:
         segment.used_bytes = segment.allocated_bytes = file.size()
         found = _scanned(file, segment, log_id, is_last=following is None, owned=owned)
         if following is not None:
             found = _with_seal(disk, found, following)
-    except FileNotFoundError:
-        raise  # removed by its owner meanwhile: the caller looks at the folder anew
-    except OSError as error:
-        reason = f"cannot be read ({error.strerror or error})"
-        found = _nothing_good(segment, Flaw(str(segment.path), 0, reason))
     finally:
         file.close()
     return found

@@ -16,6 +16,7 @@ from frazil.core.errors import InvalidName
 from frazil.core.names import TopicName
 
 TOPIC_FILE = "topic.json"
+ENDS_FILE = "~ends"
 SUFFIX = ".wal"
 
 

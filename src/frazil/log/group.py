@@ -42,6 +42,7 @@ class Part:
         "batch",
         "done",
         "error",
+        "fatal",
         "first_offset",
         "messages",
         "notify",
@@ -58,6 +59,7 @@ class Part:
         self.tokens: list[Any] = []
         self.first_offset = -1
         self.error: FrazilError | None = None
+        self.fatal: BaseException | None = None
         self.done = False
         self.queued_at = time.perf_counter()
         self._guard = threading.Lock()
@@ -82,10 +84,12 @@ class Part:
             self._waiting.append(turn)
         turn.acquire()
 
-    def settle(self, first_offset: int, error: FrazilError | None) -> None:
+    def settle(self, first_offset: int, error: FrazilError | None, fatal: BaseException | None = None) -> None:
+        """`fatal` is what ended the committer, such as a power cut in a test: whoever waits meets it too."""
         with self._guard:
             self.first_offset = first_offset
             self.error = error
+            self.fatal = fatal
             self.done = True
         for turn in self._waiting:  # no more come: from now on `wait` sees that this one is done
             turn.release()
@@ -94,6 +98,8 @@ class Part:
 
     def offset_at(self, index: int) -> int:
         """The offset of a settled row, or the error that met the whole part."""
+        if self.fatal is not None:
+            raise self.fatal
         if self.error is not None:
             raise self.error
         return self.first_offset + index
@@ -115,12 +121,12 @@ class SentPart(Part):
             if not self.done:
                 self._echoes.append(part)
                 return
-        part.settle(self.first_offset, self.error)
+        part.settle(self.first_offset, self.error, self.fatal)
 
-    def settle(self, first_offset: int, error: FrazilError | None) -> None:
-        super().settle(first_offset, error)
+    def settle(self, first_offset: int, error: FrazilError | None, fatal: BaseException | None = None) -> None:
+        super().settle(first_offset, error, fatal)
         for part in self._echoes:  # none comes any more: from now on `echo` sees that this one is done
-            part.settle(first_offset, error)
+            part.settle(first_offset, error, fatal)
 
 
 def resolve_futures(part: Part) -> None:
@@ -164,6 +170,15 @@ class GroupQueue:
 
     def add(self, part: Part) -> None:
         self._parts.append(part)
+        self.size_bytes += part.size_bytes
+
+    def mend(self, part: Part | None) -> None:
+        """A caller was interrupted while it added a message to `part`, or `part` as a batch: undo what is half done."""
+        if part is not None and part.notify is not None and type(part) is Part and part.batch is None:
+            del part.messages[len(part.tokens) :]  # a message without its token would shift the answers of the others
+        is_batch = isinstance(part, SentPart) or (part is not None and part.batch is not None)
+        self._parts = [one for one in self._parts if one.count and not (is_batch and one is part)]
+        self.size_bytes = sum(one.size_bytes for one in self._parts)
 
     def remove(self, parts: Sequence[Part]) -> None:
         """Take out parts that can no longer be stored."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from frazil.core.offsets import OffsetRange, Place
+from frazil.log.stats import TableSide
 
 if TYPE_CHECKING:
     from frazil.log.topic_log import TopicLog
@@ -32,11 +33,14 @@ class History(Protocol):
         ...
 
     def span(self) -> OffsetRange | None:
-        """The offsets that this tier holds; None if it holds none of the log."""
+        """The offsets that this tier must hold; None if it holds none of the log."""
         ...
 
-    def read(self, start: int, end: int, stored: pa.Schema) -> HistoryBatches:
-        """The rows from `start` up to `end`, as far as they are here."""
+    def read(self, start: int, end: int, stored: pa.Schema, *, after: Place | None = None) -> HistoryBatches:
+        """The rows from `start` up to `end`, as far as they are here.
+
+        `after` is where a row before `start` was: it saves looking for files, and never changes what is read.
+        """
         ...
 
     def offset_at_time(self, time_us: int) -> int | None:
@@ -45,6 +49,13 @@ class History(Protocol):
 
     def places(self, offsets: Collection[int]) -> dict[int, Place]:
         """Where the rows are, of those that are here."""
+        ...
+
+    def side(self, log: TopicLog, first: int, end: int) -> TableSide | None:
+        """What this tier holds of a log that has the rows from `first` up to `end`; None if the log never gets any.
+
+        It is asked for a few seconds at most; it never raises because the tier is away.
+        """
         ...
 
 

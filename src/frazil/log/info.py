@@ -11,8 +11,12 @@ from typing import Any
 from frazil.core.disk import Disk
 from frazil.core.errors import CorruptLog, FrazilError, TopicNotFound
 from frazil.core.names import TopicName
+from frazil.core.offsets import OffsetRange
 from frazil.core.rows import stored_schema
+from frazil.log.catalog import read_topic_record
+from frazil.log.dropped import dropped_ranges
 from frazil.log.folder import topic_folder, topic_names
+from frazil.log.former import FormerLog
 from frazil.log.recovery import list_segments
 from frazil.log.storage import Storage
 from frazil.log.survey import summarize
@@ -31,6 +35,13 @@ class LogInfo:
     size_bytes: int
     stored_schema: bytes
     files: tuple[tuple[int, Path], ...]
+    dropped: tuple[OffsetRange, ...] = ()
+    """Ranges that retention removed while no table was there to hold their rows. Any other range below
+    `first_offset` must be in the table, or nobody knows where it went."""
+    opened: str = ""
+    """Another each time that an owner opens the log, within which it never goes back; empty if nobody has it open."""
+    former: tuple[FormerLog, ...] = ()
+    """The logs whose place this one has taken, the oldest first."""
 
     @property
     def bytes_per_row(self) -> float:
@@ -76,6 +87,8 @@ def log_info(storage: Storage, name: str) -> LogInfo:
         sum(segment.used_bytes for segment in segments),
         bytes(log.schema.serialize()),
         tuple((segment.base, segment.path.absolute()) for segment in segments),
+        dropped_ranges(log.removal.dropped),
+        former=log.former,
     )
 
 
@@ -85,15 +98,30 @@ def logs_from_files(disk: Disk, folder: Path) -> tuple[list[LogInfo], dict[str, 
     found: list[LogInfo] = []
     problems: dict[str, str] = {}
     for name in topic_names(disk, folder):
-        one = summarize(disk, folder, name)
-        if one.problem is not None or one.log_id is None or one.end is None:
-            problems[str(name)] = one.problem or "it cannot be read"
-            continue
-        segments = list_segments(disk, topic_folder(folder, name))
-        files = tuple((segment.base, segment.path.absolute()) for segment in segments)
-        schema = bytes(stored_schema(one.schema).serialize())
-        found.append(LogInfo(name, one.log_id, one.first_offset, one.end, one.bytes, schema, files))
+        one = log_from_files(disk, folder, name)
+        if isinstance(one, LogInfo):
+            found.append(one)
+        else:
+            problems[str(name)] = one
     return found, problems
+
+
+def log_from_files(disk: Disk, folder: Path, name: TopicName) -> LogInfo | str:
+    """One of them, or what is wrong with it."""
+    one = summarize(disk, folder, name)
+    if one.problem is not None or one.log_id is None or one.end is None:
+        return one.problem or "it cannot be read"
+    segments = list_segments(disk, topic_folder(folder, name))
+    files = tuple((segment.base, segment.path.absolute()) for segment in segments)
+    schema = bytes(stored_schema(one.schema).serialize())
+    try:  # after the segments were listed: retention records what it drops before it removes it
+        record = read_topic_record(disk, folder, name)
+    except (CorruptLog, FileNotFoundError):
+        return "it was deleted during the look"
+    same = record.log_id == one.log_id
+    dropped = dropped_ranges(record.dropped) if same else ()
+    former = record.former if same else ()
+    return LogInfo(name, one.log_id, one.first_offset, one.end, one.bytes, schema, files, dropped, former=former)
 
 
 def as_json(info: LogInfo) -> dict[str, object]:
@@ -105,6 +133,9 @@ def as_json(info: LogInfo) -> dict[str, object]:
         "size_bytes": info.size_bytes,
         "stored_schema": info.stored_schema.hex(),
         "files": [[base, str(path)] for base, path in info.files],
+        "dropped": [[each.start, each.end] for each in info.dropped],
+        "opened": info.opened,
+        "former": [one.as_content() for one in info.former],
     }
 
 
@@ -117,4 +148,7 @@ def from_json(one: Mapping[str, Any]) -> LogInfo:
         int(one["size_bytes"]),
         bytes.fromhex(one["stored_schema"]),
         tuple((int(base), Path(path)) for base, path in one["files"]),
+        tuple(OffsetRange(int(start), int(end)) for start, end in one.get("dropped", ())),
+        str(one.get("opened", "")),
+        tuple(FormerLog.from_content(each) for each in one.get("former", ())),
     )

@@ -20,7 +20,7 @@ SERVE_FILE = "~serve"
 def folders_to_own(settings: Settings) -> list[Path]:
     """The data folder, and the folder of the segments where the settings put it elsewhere."""
     data = settings.data or settings.log_folder
-    return sorted({data, settings.wal.base_path or data})
+    return sorted({data, settings.wal.folder or data})
 
 
 def take_ownership(disk: Disk, settings: Settings) -> list[FolderLock]:

@@ -6,6 +6,8 @@ import queue
 import threading
 from collections.abc import Callable
 
+from frazil.log.uninterrupted import start_thread
+
 
 class CommitPool:
     """Threads start when first needed and never more than `size`: ten thousand idle topics have none of their own."""
@@ -25,12 +27,16 @@ class CommitPool:
             with self._guard:
                 self._start_if_busy()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether jobs wait for a committer."""
+        return not self._jobs.empty()
+
     def close(self) -> None:
         """Finish what was submitted, then end the threads."""
         with self._guard:
             self._closing = True  # those that are there do the rest
-        for _ in self._threads:
-            self._jobs.put(None)
+        self._jobs.put(None)
         for thread in self._threads:
             thread.join()
         self._threads.clear()
@@ -39,8 +45,8 @@ class CommitPool:
         if self._jobs.qsize() > self._idle and len(self._threads) < self._size and not self._closing:
             name = f"frazil-commit-{len(self._threads)}"
             thread = threading.Thread(target=self._work, name=name, daemon=True)
+            start_thread(thread)  # first: a caller may be interrupted here, and one that never started must not count
             self._threads.append(thread)
-            thread.start()
 
     def _work(self) -> None:
         while True:
@@ -52,5 +58,6 @@ class CommitPool:
                 if job is not None:
                     self._start_if_busy()  # whoever submitted one meanwhile took this thread for idle
             if job is None:
+                self._jobs.put(None)  # for the others
                 return
             job()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from frazil.core.errors import InvalidInput
@@ -28,6 +29,16 @@ class SentRows(NamedTuple):
     row: int
     rows: int
     sent: Sent
+
+
+class ProducersRecord(NamedTuple):
+    """What a topic's record says of its producers."""
+
+    epochs: Mapping[str, int]
+    """Of names that were taken."""
+    clients: Mapping[str, str]
+    """The ids of the clients that opened these epochs."""
+    floor: int
 
 
 class BadProducers(Exception):
@@ -56,13 +67,22 @@ class Producers:
     def epochs(self) -> dict[str, int]:
         return {name: state.epoch for name, state in self._states.items()}
 
+    def record(self) -> ProducersRecord:
+        clients = {name: state.client for name, state in self._states.items() if state.client is not None}
+        return ProducersRecord(self.epochs(), clients, self.floor)
+
     def store(self, sent: Sent, rows: int, first_offset: int) -> None:
-        """A batch has become part of the log."""
+        """A batch has become part of the log. Only those of the present epoch are remembered: each is one client's."""
+        after = sent.sequence + rows
         state = self._states.get(sent.producer)
-        epoch = sent.epoch if state is None else max(sent.epoch, state.epoch)
-        before = () if state is None or state.next_sequence != sent.sequence else state.recent[1 - RECENT_MAX :]
-        recent = (*before, (sent.sequence, first_offset, rows))
-        self._put(sent.producer, ProducerState(epoch, sent.sequence + rows, recent))
+        if state is None or sent.epoch > state.epoch:
+            self._put(sent.producer, ProducerState(sent.epoch, after, ((sent.sequence, first_offset, rows),)))
+        elif sent.epoch < state.epoch:  # it was on its way when another client took the name
+            self._put(sent.producer, replace(state, next_sequence=after, recent=()))
+        else:
+            before = () if state.next_sequence != sent.sequence else state.recent[1 - RECENT_MAX :]
+            recent = (*before, (sent.sequence, first_offset, rows))
+            self._put(sent.producer, replace(state, next_sequence=after, recent=recent))
 
     def replay(self, sent: Sent, rows: int, first_offset: int) -> None:
         """The same from a file: only a producer that was forgotten meanwhile may have begun anew."""
@@ -73,30 +93,47 @@ class Producers:
             )
         self.store(sent, rows, first_offset)
 
-    def open(self, name: str) -> ProducerState:
-        """A client takes the name: from now on an older epoch is refused."""
+    def open(self, name: str, client: str | None = None, stream: int = 0) -> ProducerState:
+        """A client takes the name: from now on an older epoch is refused, and its batches match nothing."""
         state = self._states.get(name)
         if state is None:
-            return self._put(name, ProducerState(self.floor, 0))
-        return self._put(name, ProducerState(state.epoch + 1, state.next_sequence, state.recent))
+            return self._put(name, ProducerState(self.floor, 0, (), client, stream))
+        return self._put(name, ProducerState(state.epoch + 1, state.next_sequence, (), client, stream))
+
+    def resume(self, name: str, stream: int) -> ProducerState:
+        """The client that has the name goes on by another connection: what comes by the older one is refused."""
+        return self._put(name, replace(self._states[name], stream=stream))
 
     def restore(self, name: str, epoch: int, next_sequence: int) -> None:
         """One that was forgotten while batches of it were on their way."""
         self._put(name, ProducerState(max(epoch, self.floor), next_sequence))
 
-    def raise_epochs(self, epochs: Mapping[str, int]) -> None:
-        """What is recorded of names that were taken. One below the floor was forgotten since, and stays so."""
+    def raise_epoch(self, name: str, epoch: int) -> None:
+        """A batch of that epoch is on its way: who takes the name gets a greater one."""
+        state = self._states[name]
+        if epoch > state.epoch:
+            self._states[name] = ProducerState(epoch, state.next_sequence)
+
+    def learn(self, record: ProducersRecord) -> None:
+        """What the topic's record says of names that were taken, on top of what the segments say.
+
+        All of them were known when the floor was recorded. If it is higher now, producers were forgotten since by
+        rows of others; an epoch below it then was one of those, and stays forgotten.
+        """
+        epochs, clients, floor = record
+        none_forgotten_since = self.floor <= floor
         for name, epoch in epochs.items():
             state = self._states.get(name)
             if state is not None and epoch >> GENERATION_BITS <= state.epoch >> GENERATION_BITS:
-                self._states[name] = ProducerState(max(epoch, state.epoch), state.next_sequence, state.recent)
-            elif epoch >= self.floor:
-                self._put(name, ProducerState(epoch, 0))
+                if epoch > state.epoch:
+                    state = ProducerState(epoch, state.next_sequence, (), clients.get(name))
+                elif epoch == state.epoch:
+                    state = replace(state, client=clients.get(name))
+                self._put(name, state)
+            elif none_forgotten_since or epoch >= self.floor:
+                self._put(name, ProducerState(epoch, 0, (), clients.get(name)))
             else:
                 self._states.pop(name, None)
-
-    def raise_floor(self, floor: int) -> None:
-        """What is recorded of names that may have been taken, and of which nothing else is known."""
         self.floor = max(self.floor, floor)
 
     def _put(self, name: str, state: ProducerState) -> ProducerState:
@@ -110,14 +147,17 @@ class Producers:
     # --- in the head of a segment
 
     def as_text(self) -> bytes:
-        """Batches of a producer follow one another, so that their sequences need not be told."""
+        """Batches of a producer follow one another, so that their sequences need not be told.
+
+        `own` says that the places are of the producer's epoch alone; tables from before that had those of older ones.
+        """
         if not self._states and not self.floor:
             return b""
         told = [
             [name, state.epoch, state.next_sequence, [place for _, *batch in state.recent for place in batch]]
             for name, state in self._states.items()
         ]
-        return _text({"floor": self.floor, "producers": told})
+        return _text({"floor": self.floor, "producers": told, "own": True})
 
     @classmethod
     def from_text(cls, text: bytes, end: int) -> Producers:
@@ -130,8 +170,10 @@ class Producers:
             states = {name: _state(name, epoch, after, places, end) for name, epoch, after, places in told}
             if len(states) != len(told):
                 raise BadProducers("a producer is there twice")
+            if content.get("own") is not True:  # of whose epoch each place is can't be told: none may match
+                states = {name: replace(state, recent=()) for name, state in states.items()}
             return cls(states, _number("floor", floor))
-        except (KeyError, TypeError, ValueError, OverflowError, InvalidInput) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, InvalidInput) as error:
             raise BadProducers(f"the table of producers is not valid ({error})") from None
 
 

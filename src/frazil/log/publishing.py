@@ -13,6 +13,7 @@ from frazil.core.errors import BatchTooLarge, InvalidInput, MessageTooLarge, Sch
 from frazil.core.put_notes import FewRow
 from frazil.core.rows import ENVELOPE, Origin, constant_times, message_batch, nulls
 from frazil.core.settings import WalSettings
+from frazil.core.storable import check_values
 from frazil.log.group import MessageRow
 
 _TIME_MIN_US = -62_135_596_800_000_000
@@ -34,9 +35,12 @@ class Outgoing(NamedTuple):
 
 
 def checked_message(
-    settings: WalSettings, payload: Any, key: Any, attributes: Any, origin: Origin | None = None
+    settings: WalSettings, payload: Any, key: Any, attributes: Any, origin: Origin | None = None, extra_bytes: int = 0
 ) -> tuple[MessageRow, int]:
-    """A message that can be stored as it is, and the bytes it takes in the queue."""
+    """A message that can be stored as it is, and the bytes it takes in the queue.
+
+    `extra_bytes` may come on top of the limit: headers that Frazil itself adds to a message that was within it.
+    """
     data = payload if type(payload) is bytes else _as_bytes("payload", payload)
     size = len(data)
     if key is not None:
@@ -46,7 +50,7 @@ def checked_message(
     if attributes:
         pairs, pairs_size = _as_pairs(attributes)
         size += pairs_size
-    if size > settings.message_bytes_max:
+    if size > settings.message_bytes_max + extra_bytes:
         raise MessageTooLarge(size, settings.message_bytes_max)
     return (data, key, pairs, origin), size + _ROW_BYTES
 
@@ -87,6 +91,7 @@ def envelope_rows(settings: WalSettings, batch: pa.RecordBatch, now_us: int) -> 
         _check_longest(settings, rows)
     if "_publish_time" in batch.schema.names:
         _check_times(rows)
+    _check_meaning(rows)
     return rows, size
 
 
@@ -104,7 +109,9 @@ def typed_rows(settings: WalSettings, batch: pa.RecordBatch, own: pa.Schema) -> 
         if column.type != field.type:
             raise SchemaMismatch(f"column {field.name!r} has type {column.type}, not {field.type}", field=field.name)
         columns.append(column)
-    return checked_batch(settings, pa.RecordBatch.from_arrays(columns, schema=own))
+    rows = pa.RecordBatch.from_arrays(columns, schema=own)
+    check_values(rows)
+    return checked_batch(settings, rows)
 
 
 def check_safe(batch: pa.RecordBatch) -> None:
@@ -156,6 +163,19 @@ def _check_longest(settings: WalSettings, rows: pa.RecordBatch) -> None:
     longest = int(sizes.max())
     if longest > settings.message_bytes_max:
         raise MessageTooLarge(longest, settings.message_bytes_max)
+
+
+def _check_meaning(rows: pa.RecordBatch) -> None:
+    """Values that one of the doors could not pass on are refused at all of them."""
+    for name in ("_schema_id", "_schema_version"):
+        column = rows.column(name)
+        if column.null_count < len(column) and pc.min(column).as_py() < 0:
+            raise InvalidInput(f"{name}: must not be negative", field=name)
+    attributes = rows.column("_attributes")
+    if attributes.null_count < len(attributes):
+        start, end = attributes.offsets[0].as_py(), attributes.offsets[-1].as_py()
+        if attributes.items.slice(start, end - start).null_count:
+            raise InvalidInput("_attributes: each needs a value", field="_attributes")
 
 
 def _check_times(rows: pa.RecordBatch) -> None:

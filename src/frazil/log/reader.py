@@ -12,6 +12,7 @@ import threading
 import pyarrow as pa
 
 from frazil.core.errors import Closed, CorruptLog, FrazilError, OffsetOutOfRange, RowsMissing
+from frazil.core.offsets import Place
 from frazil.core.rows import upgraded, with_offsets
 from frazil.log.history import History, HistoryBatches, first_offset
 from frazil.log.segment import Segment
@@ -23,10 +24,13 @@ class BatchReader:
     """Batches from `start` on, each with its `_offset` column. Not to be shared between threads.
 
     Without `follow` it ends at `end`, or at what was durable when it was made. With `follow` it waits for
-    more, until `end` if there is one, and raises `Closed` when the log is closed under it.
+    more, until `end` if there is one, and raises `Closed` when the log is closed under it. `after` is where the table
+    has a row before `start`, if the caller knows.
     """
 
-    def __init__(self, log: TopicLog, start: int, end: int | None = None, *, follow: bool = False) -> None:
+    def __init__(
+        self, log: TopicLog, start: int, end: int | None = None, *, follow: bool = False, after: Place | None = None
+    ) -> None:
         self._log = log
         self._end = end
         if not follow:
@@ -35,6 +39,7 @@ class BatchReader:
         self._file_end = 0
         self._older: HistoryBatches | None = None
         self._older_start = 0
+        self._after = after
         self.offset = start
 
     @property
@@ -48,6 +53,7 @@ class BatchReader:
 
     def poll(self, *, cached_only: bool = False) -> pa.RecordBatch | None:
         """The next batch if there is one now; with `cached_only`, if it can be had without the disk."""
+        self._log.context.process.check()
         if self.finished or self.offset >= self._log.visible_end:
             return None
         cached = self._log.cache.find(self.offset)
@@ -88,6 +94,7 @@ class BatchReader:
 
     def wait(self, timeout_ms: int | None = None) -> None:
         """Return when there may be more, or the time is over; `Closed` if there never will be."""
+        self._log.context.process.check()
         event = threading.Event()
         self._log.tail.add(event.set)
         try:
@@ -129,7 +136,8 @@ class BatchReader:
             self.close()
             first = self._log.first_offset
             end = first if self._end is None else min(first, self._end)
-            self._older, self._older_start = self._log.history.read(self.offset, end, self._log.schema), self.offset
+            self._older = self._log.history.read(self.offset, end, self._log.schema, after=self._after)
+            self._older_start = self.offset
         try:
             batch = next(self._older, None)
         except BaseException:

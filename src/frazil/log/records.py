@@ -10,8 +10,8 @@ from typing import Any
 
 from isal.isal_zlib import crc32
 
-from frazil.core.disk import NO_ROOM, Disk
-from frazil.core.errors import CorruptLog, DiskFull
+from frazil.core.disk import NO_RESOURCES, NO_ROOM, Disk, File
+from frazil.core.errors import CorruptLog, DiskFull, ResourcesExhausted, TryLater
 
 
 def write_record(disk: Disk, path: Path, content: dict[str, Any]) -> None:
@@ -42,15 +42,24 @@ def write_new(disk: Disk, path: Path, data: bytes) -> None:
         file.close()
 
 
+def passing_error(path: Path, error: OSError) -> TryLater | None:
+    """What a caller is told of an error that passes; None for one that means a broken disk."""
+    reason = error.strerror or str(error)
+    if error.errno in NO_ROOM:
+        return DiskFull(str(path), reason)
+    return ResourcesExhausted(str(path), reason) if error.errno in NO_RESOURCES else None
+
+
 @contextlib.contextmanager
 def needs_room(path: Path) -> Iterator[None]:
-    """A full disk passes, so it is told apart from a broken one."""
+    """A disk that is full, and a process out of descriptors, pass: they are told apart from a broken disk."""
     try:
         yield
     except OSError as error:
-        if error.errno not in NO_ROOM:
+        passing = passing_error(path, error)
+        if passing is None:
             raise
-        raise DiskFull(str(path), error.strerror or str(error)) from error
+        raise passing from error
 
 
 @contextlib.contextmanager
@@ -58,15 +67,23 @@ def room_can_wait() -> Iterator[None]:
     """A disk without room must not keep expired segments: removing them is what makes room."""
     try:
         yield
+    except (DiskFull, ResourcesExhausted):
+        return
     except OSError as error:
-        if error.errno not in NO_ROOM:
+        if error.errno not in NO_ROOM | NO_RESOURCES:
             raise
+
+
+def open_to_read(disk: Disk, path: Path) -> File:
+    """A file to read; where there is no descriptor for it, `ResourcesExhausted`, which is no sign of a bad file."""
+    with needs_room(path):
+        return disk.open(path, "read")
 
 
 def read_record(disk: Disk, path: Path) -> dict[str, Any] | None:
     """The content, None if there is no such file, or `CorruptLog` if it is not what was written."""
     try:
-        file = disk.open(path, "read")
+        file = open_to_read(disk, path)
     except FileNotFoundError:
         return None
     try:

@@ -12,8 +12,9 @@ sync failed. It is written and synced again before anyone is told of it.
 from __future__ import annotations
 
 import itertools
+import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,7 +37,7 @@ from frazil.log.format import (
     unpack_head,
 )
 from frazil.log.producers import BadProducers, Producers, sent_from_text
-from frazil.log.records import needs_room, write_new
+from frazil.log.records import needs_room, open_to_read, write_new
 from frazil.log.segment import Segment
 from frazil.log.segment_reader import FrameStream, append_times_us
 
@@ -62,6 +63,8 @@ class Recovered:
     torn: Torn | None
     removed_bytes: int
     producers: Producers
+    opened: str = field(default_factory=lambda: str(uuid.uuid4()))
+    """Another each time that the log is opened; until it is opened again it never goes back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,8 @@ def list_segments(disk: Disk, folder: Path) -> list[Segment]:
     """The segment files of a topic by their names alone, lowest offset first."""
     segments = []
     for entry in disk.list(folder):
+        if entry.is_folder:
+            continue  # a copy made by hand, perhaps: never ours
         stem = entry.name.removesuffix(SUFFIX)
         if stem != entry.name and len(stem) == 20 and stem.isascii() and stem.isdigit():
             segments.append(Segment(int(stem), folder / entry.name, entry.size_bytes, entry.size_bytes, sealed=True))
@@ -142,7 +147,7 @@ def list_segments(disk: Disk, folder: Path) -> list[Segment]:
 def check_seal(disk: Disk, segment: Segment, end: int) -> None:
     """A segment that is not the last ends with a mark at the offset where the next begins."""
     position = segment.used_bytes - MARK_BYTES
-    file = disk.open(segment.path, "read")
+    file = open_to_read(disk, segment.path)
     try:
         tail = memoryview(file.read(MARK_BYTES, max(0, position)))
     finally:
@@ -297,7 +302,7 @@ def unused_name(disk: Disk, path: Path, position: int, suffix: str) -> Path:
 
 
 def _last_time_us(disk: Disk, segment: Segment, log_id: str) -> int:
-    file = disk.open(segment.path, "read")
+    file = open_to_read(disk, segment.path)
     try:
         scan, _ = scan_segment(file, segment, log_id)
     finally:

@@ -22,6 +22,7 @@ from frazil.log.budget import DiskBudget
 from frazil.log.check import TopicReport, check
 from frazil.log.ownership import owned
 from frazil.log.records import write_record
+from frazil.log.renumbering import finish_renumbering
 from frazil.log.repair_plan import Cut, RepairPlan, Seal, SetAside, StartAnew, Step, WriteRecord, plan_repair
 from frazil.log.segment import Segment, SegmentWriter
 
@@ -42,7 +43,10 @@ class Repaired:
 
 
 def repair(settings: Settings, topic: str, *, dry_run: bool = False, disk: Disk | None = None) -> Repaired:
-    """Cut the topic's log at its first bad byte; `FolderInUse` while another process owns the folder."""
+    """Cut the topic's log at its first bad byte; `FolderInUse` while another process owns the folder.
+
+    A renumbering that was decided is carried out first, as by every owner of the folder, also in a dry run.
+    """
     name = TopicName.parse(topic)
     disk = disk or LocalDisk()
     folder = settings.log_folder
@@ -51,6 +55,7 @@ def repair(settings: Settings, topic: str, *, dry_run: bool = False, disk: Disk 
     except FileNotFoundError:
         raise TopicNotFound(topic) from None
     with owned(disk, settings):
+        finish_renumbering(disk, folder)
         plan = plan_repair(disk, folder, name, settings.wal.sync_mode)
         if not dry_run:
             for step in plan.steps:

@@ -18,12 +18,13 @@ from frazil.core.errors import CorruptLog, TopicNotFound
 from frazil.core.names import TopicName
 from frazil.core.rows import ENVELOPE, stored_schema
 from frazil.core.settings import SyncMode
-from frazil.log.catalog import ENDS_FILE, TopicRecord, read_topic_record
+from frazil.log.catalog import TopicRecord, read_topic_record
 from frazil.log.check import CUT_SUFFIX, first_log_id, read_ends
 from frazil.log.examine import Examined, Flaw, examine_segments
-from frazil.log.folder import TOPIC_FILE, topic_folder
+from frazil.log.folder import ENDS_FILE, TOPIC_FILE, topic_folder
 from frazil.log.format import SegmentHead, find_frames, unpack_batch
 from frazil.log.producers import above_unseen, next_generation
+from frazil.log.records import open_to_read
 from frazil.log.recovery import check_beginning, list_segments, unused_name
 from frazil.log.segment import Segment
 from frazil.log.segment_reader import SegmentReader
@@ -106,6 +107,7 @@ class RepairPlan:
     end: int = 0
     end_known: int = 0
     rows_cut: int = 0
+    log_id: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -146,8 +148,9 @@ class _Planner:
         log_id = record.log_id if record else first_log_id(self._disk, segments)
         if log_id is None:
             raise CorruptLog(str(self._place), 0, "no schema frame is readable to rebuild topic.json; move it away")
+        plan.log_id = log_id
         stored = stored_schema(record.schema) if record else None
-        found = list(examine_segments(self._disk, self._name, segments, log_id, stored, past_bad_seals=True))
+        found = self._examined(segments, log_id, stored)
         if record is None:
             record = self._rebuilt(log_id, segments, found)
             kept_as = self._aside(self._place / TOPIC_FILE) if self._has(self._place / TOPIC_FILE) else None
@@ -158,6 +161,21 @@ class _Planner:
         plan.flaws += [flaw for flaw in (record_flaw, ends_flaw) if flaw]
         self._plan_ends(ends, ends_flaw, log_id)
         return plan
+
+    def _examined(self, segments: Sequence[Segment], log_id: str, stored: pa.Schema | None) -> list[Examined]:
+        """A disk that does not answer is no reason to cut rows that may be good."""
+        try:
+            return list(
+                examine_segments(
+                    self._disk, self._name, segments, log_id, stored, past_bad_seals=True, unreadable_is_a_flaw=False
+                )
+            )
+        except OSError as error:
+            why = (
+                f"a segment cannot be read ({error.strerror or error}), so nothing was changed; repair again once the "
+                "disk answers, or once a copy of what can be read has taken the file's place"
+            )
+            raise CorruptLog(error.filename or str(self._place), 0, why) from error
 
     def _plan_beginning(self, segments: Sequence[Segment], record: TopicRecord) -> None:
         """Segments lost from the beginning cannot be had back: the log begins where its files do."""
@@ -190,7 +208,10 @@ class _Planner:
         epochs = {name: above_unseen(epoch) for name, epoch in seen.items()}
         floor = next_generation(max([floor, *epochs.values()]))
         created_us = found[0].segment.first_time_us or 0
-        return TopicRecord(self._name, log_id, created_us, own, None, segments[0].base, epochs, floor)
+        last_time_us = max(one.last_time_us for one in found)
+        return TopicRecord(
+            self._name, log_id, created_us, own, None, segments[0].base, epochs, floor, last_time_us=last_time_us
+        )
 
     def _epochs(self, segments: Sequence[Segment]) -> tuple[dict[str, int], int]:
         """The highest that all readable frames tell of, also those that go aside; and the highest floor."""
@@ -282,7 +303,7 @@ class _Planner:
     def _rows_behind(self, bad: Examined, schema: pa.Schema) -> int:
         """Valid rows in the same file behind its first bad byte; frames inside of other frames are not counted."""
         try:
-            file = self._disk.open(bad.segment.path, "read")
+            file = open_to_read(self._disk, bad.segment.path)
         except OSError:
             return 0
         try:

@@ -7,8 +7,11 @@ import itertools
 from collections.abc import Sequence
 
 from frazil.core.disk import Disk
+from frazil.core.offsets import OffsetRange
 from frazil.core.settings import RetentionSettings
 from frazil.log.budget import DiskBudget
+from frazil.log.catalog import TopicRecorder
+from frazil.log.dropped import Dropped
 from frazil.log.segment import Segment
 from frazil.log.segment_reader import first_time_us
 
@@ -18,8 +21,8 @@ def removable(
 ) -> list[Segment]:
     """Whole segments from the oldest on that are past the age or the size, and lie entirely below `floor`.
 
-    With `until_acked` all below the floor goes: it is how far everyone has acknowledged. By size the last segment
-    always stays; by age it goes too, once its newest row is old enough.
+    With `until_acked` alone all below the floor goes: it is how far everyone has acknowledged. By size the last
+    segment always stays; by age it goes too, once its newest row is old enough.
     """
     total_bytes = sum(segment.used_bytes for segment in segments)
     going: list[Segment] = []
@@ -33,7 +36,7 @@ def removable(
         too_old = (
             retention.age_ms is not None and newest_us is not None and now_us - newest_us >= retention.age_ms * 1_000
         )
-        if not (too_many or too_old or retention.until_acked):
+        if not (too_many or too_old or retention.only_until_acked):
             break
         going.append(segment)
         total_bytes -= segment.used_bytes
@@ -50,10 +53,28 @@ def learn_times(disk: Disk, segments: Sequence[Segment], last_time_us: int) -> N
 class Removal:
     """Segments on their way out, oldest first; a removal that fails is tried again."""
 
-    def __init__(self, disk: Disk, budget: DiskBudget) -> None:
+    def __init__(
+        self, disk: Disk, budget: DiskBudget, recorder: TopicRecorder, dropped: tuple[Dropped, ...] = ()
+    ) -> None:
         self._disk = disk
         self._budget = budget
+        self._recorder = recorder
+        self.dropped = dropped
         self.going: list[Segment] = []
+
+    def begin(
+        self,
+        segments: Sequence[Segment],
+        first_offset: int,
+        retention: RetentionSettings,
+        last_time_us: int,
+        *,
+        in_table: bool,
+    ) -> None:
+        """Decide durably that these go: where the log begins, and what of it no table holds."""
+        dropped = None if in_table else Dropped(OffsetRange(segments[0].base, first_offset), retention)
+        self.dropped = self._recorder.record_removed(first_offset, dropped, last_time_us)
+        self.going += segments
 
     def finish(self) -> int:
         """Each is durably gone before the next, so that no crash leaves a gap; returns the bytes."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing_extensions import Buffer
 
 from frazil.core.disk import NO_ROOM, Disk, File
-from frazil.core.errors import DiskBudgetExceeded
 from frazil.core.settings import KIB, MIB
 from frazil.log.budget import DiskBudget
 from frazil.log.folder import SUFFIX
@@ -99,7 +98,7 @@ class SegmentWriter:
             writer.sync()
             disk.rename(unnamed, path)
             disk.sync_folder(folder)
-        except (OSError, DiskBudgetExceeded, SyncFailed):
+        except BaseException:
             writer.park()
             budget.give_back(writer.segment.allocated_bytes)
             raise
@@ -132,8 +131,9 @@ class SegmentWriter:
         self.unsynced_bytes = 0
 
     def _sync_file(self) -> None:
+        file = self._opened()  # where there is no descriptor for it, nothing has failed yet
         try:
-            self._opened().sync()
+            file.sync()
         except OSError as error:
             raise SyncFailed(error.strerror or str(error)) from error
 

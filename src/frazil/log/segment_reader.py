@@ -25,6 +25,7 @@ from frazil.log.format import (
     unpack_frame,
     unpack_head,
 )
+from frazil.log.records import open_to_read
 from frazil.log.segment import INDEX_STEP_BYTES, Segment
 
 CHUNK_HOP_BYTES = 4 * KIB
@@ -113,7 +114,7 @@ class SegmentReader:
     def __init__(self, disk: Disk, segment: Segment) -> None:
         self._segment = segment
         self._path = str(segment.path)
-        self._file = disk.open(segment.path, "read")
+        self._file = open_to_read(disk, segment.path)
         self._frames = FrameStream(self._file)
         try:
             self.head = self._read_head()

@@ -6,24 +6,28 @@ producer's next number is that of the failed one again.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
-from frazil.core.errors import InvalidInput, ProducerFenced, SequenceForgotten, SequenceGap
-from frazil.core.sequences import NUMBER_MAX, ProducerState, Sent
+from frazil.core.errors import Closed, InvalidInput, ProducerFenced, SequenceForgotten, SequenceGap, TryLater
+from frazil.core.sequences import NUMBER_MAX, Opened, Opening, ProducerState, Sent
 from frazil.log.group import Part, SentPart
-from frazil.log.producers import GENERATION_BITS, Producers, SentRows
+from frazil.log.producers import GENERATION_BITS, Producers, ProducersRecord, SentRows
 
 
 class Sequencer:
     """Not thread-safe: its log guards it."""
 
-    __slots__ = ("_topic", "producers", "waiting")
+    __slots__ = ("_streams", "_topic", "producers", "unrecorded", "waiting")
 
     def __init__(self, topic: str, producers: Producers) -> None:
         self._topic = topic
+        self._streams = itertools.count(1)
         self.producers = producers
         self.waiting: dict[str, list[SentPart]] = {}
         """By producer what is on its way to the disk, in the order of its sequences."""
+        self.unrecorded: ProducersRecord | None = None
+        """What `open` changed and is not on the disk yet: to be recorded before anybody is told."""
 
     def original(self, sent: Sent, rows: int) -> SentPart | int | None:
         """None for a batch that is new, which may be queued; else where the same one is: on its way, or its offset."""
@@ -34,6 +38,8 @@ class Sequencer:
             if state is None and not waiting:
                 raise SequenceForgotten(self._topic, sent.producer, sent.sequence, expected)
             raise ProducerFenced(self._topic, sent.producer, sent.epoch, epoch)
+        if sent.stream is not None and state is not None and sent.stream != state.stream:
+            raise self._other_stream(sent.producer)
         if (sent.epoch ^ epoch) >> (GENERATION_BITS - 1):
             raise InvalidInput(
                 f"epoch {sent.epoch} was never given out; take the name with open_producer", field="epoch"
@@ -45,9 +51,9 @@ class Sequencer:
                 raise InvalidInput("sequence: the batch would count beyond 2^63 - 1", field="sequence")
             return None
         for part in waiting:
-            if part.sent.sequence == sent.sequence and part.count == rows:
+            if part.sent == sent and part.count == rows:
                 return part
-        for sequence, first_offset, count in state.recent if state else ():
+        for sequence, first_offset, count in state.recent if state and state.epoch == sent.epoch else ():
             if sequence == sent.sequence and count == rows:
                 return first_offset
         raise SequenceForgotten(self._topic, sent.producer, sent.sequence, expected)
@@ -82,14 +88,49 @@ class Sequencer:
                     self._take_out(part.sent.producer, slice(at, None))
         return behind
 
-    def open(self, name: str) -> ProducerState:
-        """A client takes the name. What an older one has on its way is stored yet, and told by `waiting`."""
+    def open(self, name: str, opening: Opening) -> Opened:
+        """A client opens the producer: it goes on with its own epoch, takes the next one, or is refused.
+
+        What an older client or connection has on its way is stored yet, and told by `waiting`.
+        """
+        state = self.producers.get(name)
+        stream = next(self._streams)
+        if state is not None and state.client == opening.client:
+            return Opened(self.producers.resume(name, stream), resumed=True)
+        self._check_free(name, state, opening)
         waiting = self.waiting.get(name)
-        if waiting and self.producers.get(name) is None:
+        if waiting and state is None:
             self.producers.restore(name, waiting[-1].sent.epoch, waiting[0].sent.sequence)
         elif waiting:
-            self.producers.raise_epochs({name: waiting[-1].sent.epoch})
-        return self.producers.open(name)
+            self.producers.raise_epoch(name, waiting[-1].sent.epoch)
+        opened = self.producers.open(name, opening.client, stream)
+        self.unrecorded = self.producers.record()
+        return Opened(opened, resumed=False)
+
+    def _check_free(self, name: str, state: ProducerState | None, opening: Opening) -> None:
+        """A client never takes a name back by itself. One that nobody has taken since is its own: the log has only
+        forgotten by whom it was opened."""
+        if state is None:
+            return
+        known, held, seen = state.epoch, opening.held, opening.seen
+        if held is not None and (state.client is not None or held != known):
+            raise ProducerFenced(self._topic, name, held, known)
+        if held is None and seen is not None and seen != known:
+            raise ProducerFenced(self._topic, name, seen, known)
+
+    def settled(self, name: str, opened: Opened) -> Opened:
+        """The same once all is settled that was on its way then; unless another has opened the producer since."""
+        before, state = opened.state, self.producers.get(name)
+        if state is None:
+            raise TryLater(f"producer {name!r} of {self._topic} was forgotten while it was opened; open it again")
+        if state.epoch != before.epoch:
+            raise ProducerFenced(self._topic, name, before.epoch, state.epoch)
+        if state.stream != before.stream:
+            raise self._other_stream(name)
+        return Opened(state, opened.resumed)
+
+    def _other_stream(self, name: str) -> Closed:
+        return Closed(f"an older connection of producer {name!r} to {self._topic}")
 
     def _take_out(self, name: str, which: slice) -> None:
         waiting = self.waiting[name]

@@ -7,40 +7,60 @@ without a free byte retention would otherwise wait for room that only retention 
 from __future__ import annotations
 
 import contextlib
+import logging
 from pathlib import Path
 
-from frazil.core.disk import Disk
+from frazil.core.disk import NO_ROOM, Disk
 from frazil.core.settings import KIB
 
+_log = logging.getLogger("frazil.log")
+
 SPARE_BYTES = 64 * KIB
+_SPARE_BYTES_MIN = 4 * KIB
+"""A block: enough for one record, where there is no room for more."""
 
 
 class SpareRoom:
     def __init__(self, disk: Disk, path: Path) -> None:
         self._disk = disk
         self._path = path
-        self._held = any(entry.name == path.name for entry in disk.list(path.parent))
+        self._held_bytes = sum(entry.size_bytes for entry in disk.list(path.parent) if entry.name == path.name)
         self.keep()
 
     def keep(self) -> None:
-        """Hold the room, or hold it again once there is some; without any the log works all the same."""
-        if self._held:
+        """Hold the room, or as much of it as there is; without any the log works all the same."""
+        if self._held_bytes >= SPARE_BYTES:
             return
-        with contextlib.suppress(OSError):
+        try:
+            self._grow()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                _log.warning("no spare room is held for a full disk, and it is tried again: %s", error)
+
+    def _grow(self) -> None:
+        try:
+            file = self._disk.open(self._path, "write")
+        except FileNotFoundError:
             file = self._disk.open(self._path, "create")
-            try:
-                file.allocate(0, SPARE_BYTES)
-                self._held = True
-            finally:
-                file.close()
-                if not self._held:
-                    self._disk.remove(self._path)
+        try:
+            wanted_bytes = SPARE_BYTES
+            while self._held_bytes < wanted_bytes:
+                try:
+                    file.allocate(self._held_bytes, wanted_bytes - self._held_bytes)
+                    self._held_bytes = wanted_bytes
+                except OSError:
+                    file.truncate(self._held_bytes)
+                    wanted_bytes //= 2
+                    if wanted_bytes < _SPARE_BYTES_MIN:
+                        raise
+        finally:
+            file.close()
 
     def give_up(self) -> bool:
         """Let go of the room; False if there was none."""
-        if not self._held:
+        if not self._held_bytes:
             return False
         with contextlib.suppress(FileNotFoundError):
             self._disk.remove(self._path)
-        self._held = False
+        self._held_bytes = 0
         return True

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -13,25 +14,43 @@ import pyarrow as pa
 
 from frazil.core.clock import Clock, SystemClock
 from frazil.core.disk import Disk, LocalDisk
-from frazil.core.errors import Closed, FrazilError, SchemaMismatch, TopicExists, TopicNotFound
+from frazil.core.errors import (
+    Closed,
+    FrazilError,
+    InvalidName,
+    LogFailed,
+    SchemaMismatch,
+    TopicExists,
+    TopicNotFound,
+    TryLater,
+)
 from frazil.core.memory_disk import MemoryDisk
 from frazil.core.names import TopicName
+from frazil.core.own_process import OwnProcess
+from frazil.core.partitions import check_form, partition_names, partitions_of, partitions_to_make, topic_not_found
 from frazil.core.rows import check_change, check_own_schema
 from frazil.core.settings import RetentionSettings, Settings
 from frazil.log.budget import DiskBudget
 from frazil.log.cache import ReplayCache
 from frazil.log.catalog import TopicCatalog, TopicRecord, TopicRecorder
 from frazil.log.context import LogContext, OpenFiles
+from frazil.log.guarded import GuardedRetention, Kept, Question, wait_for
+from frazil.log.guards import Guard
 from frazil.log.history import HistoryOf
 from frazil.log.keeper import Keeper
 from frazil.log.metrics import LogMetrics
 from frazil.log.ownership import release_ownership, take_ownership
 from frazil.log.pool import CommitPool
+from frazil.log.records import needs_room
 from frazil.log.recovery import recover
 from frazil.log.topic import Topic
 from frazil.log.topic_log import TopicLog
+from frazil.log.uninterrupted import uninterrupted
 
 MAINTAIN_INTERVAL_MS = 5_000
+MAINTAIN_WAIT_SECONDS_MAX = 60.0
+
+_FORKED = "one process owns a folder; use frazil.connect in the others, started with multiprocessing's spawn"
 
 _log = logging.getLogger("frazil.log")
 
@@ -72,16 +91,17 @@ class Storage:
             disk,
             clock,
             budget,
-            ReplayCache(settings.wal.cache_capacity),
+            ReplayCache(settings.wal.cache_bytes, settings.wal.cache_capacity),
             CommitPool(settings.wal.committers),
             Keeper(clock),
             OpenFiles(settings.wal.open_files_max),
             LogMetrics(),
+            OwnProcess(f"the storage in {settings.data or 'memory'}", _FORKED),
         )
         self._guard = threading.RLock()
         self._topics: dict[TopicName, Topic] = {}
         self._closed = False
-        self.floor_of: Callable[[TopicLog], int | None] = lambda _: None
+        self._retention = GuardedRetention(clock)
         self._context.keeper.call_in(MAINTAIN_INTERVAL_MS, self._maintain_again)
 
     # --- topics
@@ -89,16 +109,12 @@ class Storage:
     def topic(self, name: str, *, schema: pa.Schema | None = None, create: bool = True) -> Topic:
         """The topic of that name, made if it is not there. With `schema` it is a typed topic of these columns."""
         parsed = TopicName.parse(name)
+        self._context.process.check()
         with self._guard:
             self._check_open()
             topic = self._topics.get(parsed)
-            if topic is None:
-                if parsed in self._catalog:
-                    topic = self._open_topic(parsed)
-                elif create:
-                    return self.create_topic(name, schema=schema)
-                else:
-                    raise TopicNotFound(str(parsed))
+        if topic is None:
+            topic = uninterrupted(lambda: self._opened(parsed, schema, create=create))
         if schema is not None and (topic.schema is None or not topic.schema.equals(schema)):
             raise SchemaMismatch(
                 f"{parsed} exists with another schema; change it with change_schema", topic=str(parsed)
@@ -110,20 +126,83 @@ class Storage:
     ) -> Topic:
         """A new topic, or `TopicExists`."""
         parsed = TopicName.parse(name)
+        parsed.check_new()
         if schema is not None:
             check_own_schema(schema)
             schema = schema.remove_metadata()
+        self._context.process.check()
+        return uninterrupted(lambda: self._create_topic(parsed, schema, retention))
+
+    def _create_topic(self, parsed: TopicName, schema: pa.Schema | None, retention: RetentionSettings | None) -> Topic:
         with self._guard:
             self._check_open()
             if parsed in self._catalog:
                 raise TopicExists(str(parsed))
+            check_form(parsed, self._catalog, has_partitions=self._catalog.has_partitions(parsed))
+            if (twin := self._catalog.twin(parsed)) is not None:
+                raise InvalidName(
+                    f"the topic {parsed} differs from {twin} in case alone, and SQL and many catalogs would take their "
+                    "tables for one; use another name",
+                    name=str(parsed),
+                    field="topic",
+                )
             self._catalog.create(TopicRecord.new(parsed, self._context.clock.now_us(), schema, retention))
             return self._open_topic(parsed)
+
+    def _opened(self, parsed: TopicName, schema: pa.Schema | None, *, create: bool) -> Topic:
+        with self._guard:
+            self._check_open()
+            topic = self._topics.get(parsed)
+            if topic is None and parsed in self._catalog:
+                return self._open_topic(parsed)
+            if topic is None and create:
+                return self.create_topic(str(parsed), schema=schema)
+            if topic is None:
+                raise self._not_there(parsed)
+            return topic
+
+    def create_partitions(self, name: str, count: int, *, retention: RetentionSettings | None = None) -> list[Topic]:
+        """`<name>-part-0` up to `<name>-part-(count-1)`: all of them, or none. `TopicExists` if it is there.
+
+        A crash in between leaves a topic without partition 0: the same call completes it.
+        """
+        base = TopicName.parse(name)
+        wanted = partition_names(base, count)
+        self._context.process.check()
+        return uninterrupted(lambda: self._create_partitions(base, wanted, retention))
+
+    def _create_partitions(
+        self, base: TopicName, wanted: list[TopicName], retention: RetentionSettings | None
+    ) -> list[Topic]:
+        with self._guard:
+            self._check_open()
+            missing = partitions_to_make(base, len(wanted), self._catalog.names())
+            for partition in wanted:
+                if partition not in missing:
+                    self._check_unused(partition, retention)
+            try:
+                for partition in missing:
+                    self.create_topic(str(partition), retention=retention)
+            except BaseException:
+                for partition in missing:
+                    if partition in self._catalog:
+                        self.delete_topic(str(partition))
+                raise
+            return [self.topic(str(partition), create=False) for partition in wanted]
+
+    def _check_unused(self, partition: TopicName, retention: RetentionSettings | None) -> None:
+        """A partition that is there must be as a creation that was cut off leaves it; else it is somebody's."""
+        topic = self.topic(str(partition), create=False)
+        if topic.schema is not None or topic.stats().end or self._catalog.read(partition).retention != retention:
+            raise TopicExists(str(partition))
 
     def change_schema(self, name: str, schema: pa.Schema) -> Topic:
         """Give a typed topic new nullable columns or wider types; rows stored before are read in the new form."""
         check_own_schema(schema)
-        schema = schema.remove_metadata()
+        self._context.process.check()
+        return uninterrupted(lambda: self._change_schema(name, schema.remove_metadata()))
+
+    def _change_schema(self, name: str, schema: pa.Schema) -> Topic:
         with self._guard:
             topic = self.topic(name, create=False)
             if topic.schema is None:
@@ -135,35 +214,56 @@ class Storage:
 
     def set_retention(self, name: str, retention: RetentionSettings | None) -> None:
         """A retention of the topic's own; None goes back to the settings'."""
+        self._context.process.check()
+        uninterrupted(lambda: self._set_retention(name, retention))
+
+    def _set_retention(self, name: str, retention: RetentionSettings | None) -> None:
         with self._guard:
             topic = self.topic(name, create=False)
-            self._catalog.update(topic.log.name, lambda record: record.with_retention(retention))
+            self._catalog.update(  # on a full disk too: a shorter retention is how it is emptied
+                topic.log.name, lambda record: record.with_retention(retention), makes_room=True
+            )
             topic.log.retention = retention or self.settings.wal.retention
 
     def delete_topic(self, name: str) -> None:
-        """Remove a topic and all its rows. A topic made again under the name has nothing to do with it."""
+        """Remove a topic and all its rows. A topic made again under the name has nothing to do with it.
+
+        Of a partitioned topic all partitions go, number 0 last.
+        """
         parsed = TopicName.parse(name)
+        self._context.process.check()
+        uninterrupted(lambda: self._delete_topic(parsed))
+
+    def _delete_topic(self, parsed: TopicName) -> None:
         with self._guard:
             self._check_open()
             if parsed not in self._catalog:
-                raise TopicNotFound(str(parsed))
+                if not self._catalog.has_partitions(parsed):
+                    raise TopicNotFound(str(parsed))
+                for partition in reversed(partitions_of(parsed, self._catalog.names())):
+                    self.delete_topic(str(partition))
+                return
             topic = self._topics.pop(parsed, None)
             if topic is not None:
-                topic.log.close()
+                with contextlib.suppress(LogFailed, TryLater):  # rows that are not durable go with the others
+                    topic.log.close()
+                self._retention.forget(topic.log)
                 self._context.cache.forget(topic.log.cache)
             self._context.budget.give_back(self._catalog.delete(parsed))
 
     def record(self, name: str) -> TopicRecord:
         """What the topic was made with, and what was set for it since."""
         parsed = TopicName.parse(name)
+        self._context.process.check()
         with self._guard:
             self._check_open()
             if parsed not in self._catalog:
-                raise TopicNotFound(str(parsed))
+                raise self._not_there(parsed)
             return self._catalog.read(parsed)
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
+        self._context.process.check()
         with self._guard:
             self._check_open()
             return [str(name) for name in sorted(self._catalog.names())]
@@ -182,15 +282,38 @@ class Storage:
     def cache(self) -> ReplayCache:
         return self._context.cache
 
+    @property
+    def guards(self) -> list[Guard]:
+        """All that must agree before retention removes rows."""
+        return self._retention.guards
+
+    @guards.setter
+    def guards(self, guards: list[Guard]) -> None:
+        self._retention.guards = guards
+
+    def kept_by_guards(self) -> list[Kept]:
+        """Topics whose expired rows are kept because a guard can't answer, each with the reason."""
+        return self._retention.problems()
+
     def opened_topics(self) -> list[Topic]:
+        self._context.process.check()
         with self._guard:
             return list(self._topics.values())
 
     def maintain(self) -> None:
-        """Rotate by age, remove what is past its retention, and record how far each log reaches."""
+        """Rotate by age, remove what is past its retention, and record how far each log reaches.
+
+        Waits for the guards that have a say on what is removed, for a while.
+        """
+        wait_for(uninterrupted(lambda: self._maintain(now=True)), MAINTAIN_WAIT_SECONDS_MAX, self._context.clock)
+
+    def _maintain(self, *, now: bool) -> list[Question]:
+        asked = []
         for topic in self.opened_topics():
             try:
-                removed = topic.log.maintain(self.floor_of(topic.log))
+                removed = topic.log.maintain()
+                if (question := self._retention.tend(topic.log, now=now)) is not None:
+                    asked.append(question)
             except (OSError, FrazilError) as error:  # the other topics have their turn all the same
                 _log.warning("maintenance of %s failed, and is tried again: %s", topic.name, error)
             else:
@@ -198,23 +321,41 @@ class Storage:
                     _log.info("removed %d bytes of %s, past its retention", removed, topic.name)
         with self._guard:
             if not self._closed:
+                self._catalog.maintain()
                 self._record_ends()
+        return asked
 
     def close(self) -> None:
-        """Finish what was queued, make it durable, and give the folder back."""
+        """Finish what was queued, make it durable, and give the folder back.
+
+        All topics are closed and the folder is given back, whatever fails; then the first error is raised.
+        In a forked child: nothing.
+        """
+        if not self._context.process.is_here:
+            return  # the parent goes on to own it
+        uninterrupted(self._close)
+
+    def _close(self) -> None:
         with self._guard:
             if self._closed:
                 return
             self._closed = True
             topics = list(self._topics.values())
-        self._context.keeper.close()
-        for topic in topics:
-            topic.log.close()
-        self._context.pool.close()
+        errors: list[Exception] = []
         try:
-            self._record_ends()
+            self._context.keeper.close()
+            self._retention.close()
+            for close in [*(topic.log.close for topic in topics), self._context.pool.close, self._record_ends]:
+                try:
+                    close()
+                except (FrazilError, OSError) as error:
+                    errors.append(error)
         finally:
             release_ownership(self._locks)
+        if errors:
+            for other in errors[1:]:
+                errors[0].add_note(f"and also: {other}")
+            raise errors[0]
 
     def __enter__(self) -> Self:
         return self
@@ -228,7 +369,8 @@ class Storage:
         record = self._catalog.read(name)
         folder = self._catalog.folder(name)
         before = self._catalog.end_of(record.log_id)
-        recovered = recover(self._context.disk, folder, record.log_id, record.first_offset, before)
+        with needs_room(folder):
+            recovered = recover(self._context.disk, folder, record.log_id, record.first_offset, before)
         self._context.budget.give_back(recovered.removed_bytes)
         if recovered.torn is not None:
             _log.warning(
@@ -236,13 +378,19 @@ class Storage:
                 name, recovered.torn.position, recovered.torn.path, recovered.torn.reason, recovered.torn.kept_as,
             )  # fmt: skip
         retention = record.retention or self.settings.wal.retention
-        recovered.producers.raise_floor(record.floor)
-        recovered.producers.raise_epochs(record.epochs)
+        recovered.producers.learn(record.producers)
+        recovered = replace(recovered, last_time_us=max(recovered.last_time_us, record.last_time_us))
         recorder = TopicRecorder(self._catalog, name)
-        log = TopicLog(self._context, name, folder, record.log_id, record.schema, retention, recovered, recorder)
+        log = TopicLog(
+            self._context, name, folder, record.log_id, record.schema, retention, recovered, recorder, record.dropped
+        )
+        log.former = record.former
         log.history = self._history_of(log)
         topic = self._topics[name] = Topic(log)
         return topic
+
+    def _not_there(self, name: TopicName) -> TopicNotFound:
+        return topic_not_found(name, self._catalog.names() if self._catalog.has_partitions(name) else ())
 
     def _record_ends(self) -> None:
         self._catalog.record_ends(
@@ -251,7 +399,7 @@ class Storage:
 
     def _maintain_again(self) -> None:
         try:
-            self.maintain()
+            self._maintain(now=False)
         finally:
             self._context.keeper.call_in(MAINTAIN_INTERVAL_MS, self._maintain_again)
 

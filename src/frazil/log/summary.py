@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,31 @@ class TopicSummary:
 
 
 SUMMARY_FIELDS = tuple(field.name for field in fields(TopicSummary))
+
+
+def summed(topic: str, partitions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A partitioned topic from the summaries of its partitions: sums, and what all of them have in common."""
+    problems = [f"{one['topic']}: {one['problem']}" for one in partitions if one["problem"]]
+    created = [one["created_us"] for one in partitions if one["created_us"] is not None]
+    return {
+        "topic": topic,
+        "log_id": None,
+        **{name: _common(partitions, name) for name in ("typed", "schema", "retention")},
+        **{name: total(partitions, name) for name in ("messages", "first_offset", "end", "segments", "bytes")},
+        "created_us": min(created, default=None),
+        "problem": "; ".join(problems) or None,
+    }
+
+
+def total(partitions: Sequence[Mapping[str, Any]], name: str) -> int | None:
+    """None if it is unknown of one of them."""
+    values = [one[name] for one in partitions]
+    return None if None in values else sum(values)
+
+
+def _common(partitions: Sequence[Mapping[str, Any]], name: str) -> Any:
+    first = partitions[0][name]
+    return first if all(one[name] == first for one in partitions) else None
 
 
 def _column(field: pa.Field) -> dict[str, Any]:

@@ -6,7 +6,6 @@ An owner may be writing meanwhile; what is told is then true of a moment that ha
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,10 +14,12 @@ import pyarrow as pa
 from frazil.core.disk import Disk, File
 from frazil.core.errors import CorruptLog, TopicNotFound
 from frazil.core.names import TopicName
+from frazil.core.partitions import topic_not_found, topic_or_partitions
 from frazil.log.catalog import read_topic_record
 from frazil.log.folder import topic_folder, topic_names
 from frazil.log.format import BadFrame, Frame, SegmentHead, producers_text, sent_text, unpack_batch, unpack_head
 from frazil.log.producers import BadProducers, Producers, SentRows, sent_from_text
+from frazil.log.records import open_to_read
 from frazil.log.recovery import list_segments, scan_segment
 from frazil.log.segment import Segment
 from frazil.log.segment_reader import FrameStream, SegmentReader, append_times_us
@@ -29,9 +30,19 @@ _LOOKS_MAX = 5
 
 
 def describe_topic(disk: Disk, folder: Path, name: TopicName) -> TopicSummary:
-    if name not in topic_names(disk, folder):
-        raise TopicNotFound(str(name))
+    there = topic_names(disk, folder)
+    if name not in there:
+        raise topic_not_found(name, there)
     return summarize(disk, folder, name)
+
+
+def describe_logs(disk: Disk, folder: Path, name: TopicName) -> list[TopicSummary]:
+    """Of a topic, or of its partitions in their order."""
+    there = topic_names(disk, folder)
+    names = topic_or_partitions(name, there)
+    if names[0] not in there:
+        raise TopicNotFound(str(name))
+    return [summarize(disk, folder, one) for one in names]
 
 
 def summarize(disk: Disk, folder: Path, name: TopicName) -> TopicSummary:
@@ -78,7 +89,7 @@ def _end_of(disk: Disk, segment: Segment, log_id: str) -> int:
     try:
         return _hop_to_end(disk, segment)
     except CorruptLog:
-        file = disk.open(segment.path, "read")
+        file = open_to_read(disk, segment.path)
         try:
             return scan_segment(file, segment, log_id)[0].end
         finally:
@@ -112,7 +123,9 @@ class FrameInfo(NamedTuple):
 
 
 def _sent(offset: int, one: SentRows) -> dict[str, Any]:
-    return {"offset": offset + one.row, "rows": one.rows, **asdict(one.sent)}
+    sent = one.sent
+    told = {"producer": sent.producer, "epoch": sent.epoch, "sequence": sent.sequence}
+    return {"offset": offset + one.row, "rows": one.rows, **told}
 
 
 class SegmentFrames:
@@ -120,7 +133,7 @@ class SegmentFrames:
 
     def __init__(self, disk: Disk, path: Path) -> None:
         self.path = path
-        self._file: File = disk.open(path, "read")
+        self._file: File = open_to_read(disk, path)
         self._frames = FrameStream(self._file)
         try:
             self.size_bytes = self._file.size()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -12,37 +11,14 @@ from frazil.core.errors import InvalidInput, SchemaMismatch
 from frazil.core.offsets import OffsetRange
 from frazil.core.put_notes import FewRow
 from frazil.core.rows import Message, Origin, to_messages
-from frazil.core.sequences import ProducerState, Sent, check_producer
+from frazil.core.sequences import Opening, ProducerState, Sent, check_producer
 from frazil.log.group import Notify
 from frazil.log.positions import Start, check_end, resolve_start
 from frazil.log.publishing import Outgoing, checked_message, envelope_rows, few_messages, message_rows, typed_rows
 from frazil.log.reader import BatchReader
+from frazil.log.stats import TopicStats, topic_stats
 from frazil.log.topic_log import TopicLog
-
-
-@dataclass(frozen=True, slots=True)
-class TopicStats:
-    """Figures of one topic. `end` is the next offset; rows before `durable_end` survive a power cut."""
-
-    topic: str
-    log_id: str
-    typed: bool
-    messages: int
-    bytes: int
-    first_offset: int
-    end: int
-    durable_end: int
-    unsynced: int
-    segments: int
-    reserved_bytes: int
-    cached_from: int | None
-    queued_bytes: int
-    last_append_time_us: int | None
-    torn_tail: str | None
-    failed: str | None
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+from frazil.log.uninterrupted import uninterrupted
 
 
 class Topic:
@@ -65,6 +41,7 @@ class Topic:
         self, payload: bytes | str, *, key: bytes | str | None = None, attributes: Mapping[str, str] | None = None
     ) -> int:
         """Append one message and return its offset, once it is durable as the sync mode says."""
+        self._context.process.check()
         self.check_is_message_topic()
         return self._log.append_message(*checked_message(self._context.settings, payload, key, attributes))
 
@@ -77,17 +54,25 @@ class Topic:
         with `_payload` and other envelope columns. With `sent` the batch is numbered by its producer: the same one
         sent again is not stored again, and gets the same offsets.
         """
+        self._context.process.check()
         rows, size = self._rows(messages)
         first = self._log.append_batch(rows, size, sent)
         return OffsetRange(first, first + rows.num_rows)
 
-    def open_producer(self, name: str) -> ProducerState:
-        """Take the name of a producer, durably, and learn where it stands; clients that had it are refused."""
+    def open_producer(self, name: str, *, client: str | None = None) -> ProducerState:
+        """Take the name of a producer, durably, and learn where it stands; clients that had it are refused.
+
+        A `client` that opens it again, by the id that it had the last time, goes on with the epoch that it has. Without
+        one this is a new client.
+        """
+        self._context.process.check()
         check_producer(name)
-        return self._log.open_producer(name)
+        opening = Opening(client) if client is not None else Opening.of_new_client()
+        return uninterrupted(lambda: self._log.open_producer(name, opening).state)
 
     def producer_state(self, name: str) -> ProducerState | None:
         """What is remembered of a producer; None if it is not known, or no longer."""
+        self._context.process.check()
         return self._log.producer_state(name)
 
     def read(self, start: Start = "earliest", *, end: int | None = None, follow: bool = False) -> MessageReader:
@@ -97,41 +82,31 @@ class Topic:
 
     def read_batches(self, start: Start = "earliest", *, end: int | None = None, follow: bool = False) -> BatchReader:
         """The same as Arrow batches, each row with its `_offset` and `_append_time`."""
+        self._context.process.check()
         check_end(end)
         return BatchReader(self._log, resolve_start(self._log, start), end, follow=follow)
 
     def stats(self) -> TopicStats:
-        log = self._log
-        segments = log.segments
-        end = log.visible_end
-        return TopicStats(
-            topic=self.name,
-            log_id=log.log_id,
-            typed=log.own_schema is not None,
-            messages=end - log.first_offset,
-            bytes=sum(segment.used_bytes for segment in segments),
-            first_offset=log.first_offset,
-            end=end,
-            durable_end=log.durable_end,
-            unsynced=log.written_end - log.durable_end,
-            segments=len(segments),
-            reserved_bytes=sum(segment.allocated_bytes for segment in segments),
-            cached_from=log.cache.first_offset,
-            queued_bytes=log.queued_bytes,
-            last_append_time_us=segments[-1].last_time_us if segments else None,
-            torn_tail=str(log.torn.kept_as) if log.torn else None,
-            failed=log.failed.message if log.failed else None,
-        )
+        """The figures over both tiers. It asks the catalog, for a few seconds at most where that gives no answer."""
+        return topic_stats(self._log)
 
     def sync(self) -> int:
         """Make everything written durable, whatever the sync mode; returns the durable end."""
-        return self._log.flush()
+        self._context.process.check()
+        return uninterrupted(self._log.sync)
 
     # --- for the asyncio face, which waits in its own way
 
     def begin_publish(
-        self, payload: Any, key: Any, attributes: Any, notify: Notify, token: object, origin: Origin | None = None
+        self,
+        payload: Any,
+        key: Any,
+        attributes: Any,
+        notify: Notify,
+        token: object,
+        origin: Origin | None = None,
     ) -> None:
+        self._context.process.check()
         log = self._log
         if log.own_schema is not None:
             self.check_is_message_topic()
@@ -140,6 +115,7 @@ class Topic:
 
     def begin_publish_many(self, messages: Any, notify: Notify, token: object, sent: Sent | None = None) -> int:
         """Returns how many rows were queued, or were before where the batch is known already."""
+        self._context.process.check()
         rows, size = self._rows(messages)
         self._log.begin_batch(rows, size, notify, token, sent)
         return int(rows.num_rows)
@@ -148,6 +124,7 @@ class Topic:
         self, rows: Iterable[FewRow], time_us: int, notify: Notify, token: object, sent: Sent
     ) -> None:
         """The same for a few messages of a client, published at that time of its clock."""
+        self._context.process.check()
         self.check_is_message_topic()
         messages, size = few_messages(self._context.settings, rows, time_us)
         self._log.begin_batch(messages, size, notify, token, sent)

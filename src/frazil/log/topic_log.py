@@ -1,39 +1,41 @@
 """The log of one topic: group commit on one side, readers on the other.
 
-Appenders put rows into a queue. Whoever finds no commit running becomes the committer: a plain caller commits
-in its own thread, an asyncio caller hands it to the pool. While the disk syncs, the next group gathers, so
-grouping costs no latency. A group is one frame: one write, one sync. At a crash in sync mode `always` there is
-therefore at most one frame that nobody was told about.
+Appenders put rows into a queue, and whoever finds no commit running asks the pool for one. Only threads of the
+pool touch the files of a commit: a caller's thread may be interrupted (Ctrl-C) between any two steps. While the
+disk syncs, the next group gathers, so grouping costs no latency. A group is one frame: one write, one sync. At a
+crash in sync mode `always` there is therefore at most one frame that nobody was told about.
 
-Two locks, always taken in this order: `_io` (the files) before `_guard` (the queue and the flags).
+Locks, always taken in this order: `_turn` (of committers), `_io` (the files), `_guard` (the queue and the flags).
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 
-from frazil.core.disk import NO_ROOM
-from frazil.core.errors import Closed, DiskFull, EncodingFailed, FrazilError, LogFailed, Overloaded
+from frazil.core.errors import Closed, EncodingFailed, FrazilError, LogFailed, Overloaded, TryLater
 from frazil.core.names import TopicName
 from frazil.core.rows import stored_schema
-from frazil.core.sequences import ProducerState, Sent
+from frazil.core.sequences import Opened, Opening, ProducerState, Sent
 from frazil.core.settings import RetentionSettings, SyncMode
 from frazil.log.cache import CachedBatch, TopicCache
 from frazil.log.catalog import TopicRecorder
 from frazil.log.context import LogContext
+from frazil.log.dropped import Dropped
 from frazil.log.encoding import encoded
+from frazil.log.expiring import ExpiringLog
 from frazil.log.format import SegmentHead
+from frazil.log.former import FormerLog
 from frazil.log.group import GroupQueue, MessageRow, Notify, Part, Rows, SentPart
 from frazil.log.history import History
-from frazil.log.records import room_can_wait
+from frazil.log.records import needs_room, passing_error
 from frazil.log.recovery import Recovered, Torn
-from frazil.log.retention import Removal, learn_times, removable
+from frazil.log.retention import Removal
 from frazil.log.segment import Segment, SegmentWriter, SyncFailed
 from frazil.log.sequencer import Sequencer, sent_rows
 from frazil.log.tail import Tail
@@ -42,7 +44,7 @@ _RETRY_AFTER_MS = 10
 _log = logging.getLogger("frazil.log")
 
 
-class TopicLog:
+class TopicLog(ExpiringLog):
     def __init__(
         self,
         context: LogContext,
@@ -53,34 +55,34 @@ class TopicLog:
         retention: RetentionSettings,
         recovered: Recovered,
         recorder: TopicRecorder,
+        dropped: tuple[Dropped, ...] = (),
     ) -> None:
         self.context = context
         self._folder = folder
         self._recorder = recorder
-        self._io = threading.Lock()
+        self._turn, self._io = threading.Lock(), threading.Lock()
         self._guard = threading.Lock()
         self._queue = GroupQueue()
         self._sequencer = Sequencer(str(name), recovered.producers)
-        self._committing = False
+        self._committing = self._flush_due = self._mark_next = False
         self.failed: FrazilError | None = None
         self.closed = False
-        self._flush_due = False
-        self._leader: int | None = None
         self._drained: threading.Event | None = None
-        self._mark_next = False
         self._last_time_us = recovered.last_time_us
         self._written_end = recovered.end
         self._writer: SegmentWriter | None = None
         self.name = name
         self.log_id = log_id
+        self.opened = recovered.opened
         self.own_schema = own_schema
         self.schema = stored_schema(own_schema)
         self.retention = retention
         self.cache = TopicCache(context.cache)
         self.tail = Tail()
         self.history: History | None = None
+        self.former: tuple[FormerLog, ...] = ()
         self.torn: Torn | None = recovered.torn
-        self._removal = Removal(context.disk, context.budget)
+        self.removal = Removal(context.disk, context.budget, recorder, dropped)
         self.segments: tuple[Segment, ...] = tuple(recovered.segments)
         self.durable_end = recovered.end
         self._head = self._new_head()
@@ -112,71 +114,68 @@ class TopicLog:
 
     def append_message(self, message: MessageRow, size: int) -> int:
         """Append one checked message and wait for its offset."""
-        try:
-            with self._guard:
-                self._admit(size)
-                part = self._queue.open_part(None)
-                part.size_bytes += size
-                part.messages.append(message)
-                index = len(part.messages) - 1
-                leads = self._lead()
-            self._commit_groups(until=part) if leads else part.wait()
-        except BaseException:
-            self._hand_over()
-            raise
+        part, index = self._queue_message(message, size, None, None)
+        part.wait()
         return part.offset_at(index)
 
     def append_batch(self, batch: pa.RecordBatch, size: int, sent: Sent | None = None) -> int:
         """Append a checked batch without `_append_time` and wait for its first offset."""
-        try:
-            part = Part(None, batch, size) if sent is None else SentPart(None, batch, size, sent)
-            leads = self._add(part)
-            self._commit_groups(until=part) if leads else part.wait()
-        except BaseException:
-            self._hand_over()
-            raise
+        part = Part(None, batch, size) if sent is None else SentPart(None, batch, size, sent)
+        self._queue_batch(part)
+        part.wait()
         return part.offset_at(0)
 
     def begin_message(self, message: MessageRow, size: int, notify: Notify, token: object) -> None:
         """The same without waiting: `notify` is called with the settled part, whose tokens are in order of its rows."""
-        with self._guard:
-            self._admit(size)
-            part = self._queue.open_part(notify)
-            part.size_bytes += size
-            part.messages.append(message)
-            part.tokens.append(token)
-            if self._committing:
-                return
-            self._committing = True
-        self.commit_in_pool()
+        self._queue_message(message, size, notify, token)
 
     def begin_batch(self, rows: Rows, size: int, notify: Notify, token: object, sent: Sent | None = None) -> None:
         part = Part(notify, rows, size) if sent is None else SentPart(notify, rows, size, sent)
         part.tokens.append(token)
-        if self._add(part):
-            self.commit_in_pool()
+        self._queue_batch(part)
 
-    def _add(self, part: Part) -> bool:
-        """Queue a batch; True says that the caller must see to the commit."""
-        if isinstance(part, SentPart):
-            return self._add_sent(part)
-        with self._guard:
-            self._admit(part.size_bytes)
-            self._queue.add(part)
-            return self._lead()
+    def _queue_message(self, message: MessageRow, size: int, notify: Notify | None, token: object) -> tuple[Part, int]:
+        part, queued = None, False
+        try:
+            with self._guard:
+                self._admit(size)
+                part = self._queue.open_part(notify)
+                index = len(part.messages)
+                part.messages.append(message)
+                if notify is not None:
+                    part.tokens.append(token)
+                part.size_bytes += size
+                self._queue.size_bytes += size
+                idle, self._committing, queued = not self._committing, True, True
+            if idle:
+                self.commit_in_pool()
+        except BaseException as error:
+            self._after_interrupt(error, part, queued=queued)
+            raise
+        return part, index
 
-    def _add_sent(self, part: SentPart) -> bool:
-        """Queue a numbered batch, or answer it as the same one was, or will be, answered before."""
-        with self._guard:
-            self._admit(0)
-            original = self._sequencer.original(part.sent, part.count)
-            if original is None:
-                self._admit(part.size_bytes)
-                self._queue.add(part)
-                self._sequencer.queued(part)
-                return self._lead()
-        part.settle(original, None) if isinstance(original, int) else original.echo(part)
-        return False
+    def _queue_batch(self, part: Part) -> None:
+        """Queue a batch; a numbered one that is known already is answered as the first was, or will be, answered."""
+        original: SentPart | int | None = None
+        idle = queued = False
+        try:
+            with self._guard:
+                self._admit(0)
+                if isinstance(part, SentPart):
+                    original = self._sequencer.original(part.sent, part.count)
+                if original is None:
+                    self._admit(part.size_bytes)
+                    self._queue.add(part)
+                    if isinstance(part, SentPart):
+                        self._sequencer.queued(part)
+                    idle, self._committing, queued = not self._committing, True, True
+            if idle:
+                self.commit_in_pool()
+        except BaseException as error:
+            self._after_interrupt(error, part, queued=queued)
+            raise
+        if original is not None:
+            part.settle(original, None) if isinstance(original, int) else original.echo(part)
 
     def commit_in_pool(self) -> None:
         self.context.pool.submit(self._commit_groups)
@@ -190,66 +189,64 @@ class TopicLog:
         if self._queue.size_bytes + size > limit:
             self.context.metrics.refuse()
             raise Overloaded("append", limit, _RETRY_AFTER_MS)
-        self._queue.size_bytes += size
 
-    def _lead(self) -> bool:
-        if self._committing:
-            return False
-        self._committing = True
-        self._leader = threading.get_ident()
-        return True
-
-    def _hand_over(self) -> None:
-        """An interrupted caller (Ctrl-C) must not leave others waiting for a commit that it had to do."""
+    def _after_interrupt(self, error: BaseException, part: Part | None, *, queued: bool) -> None:
+        """Ctrl-C came while a caller queued rows: make the queue whole again, and see to it that it is committed."""
+        if isinstance(error, FrazilError):
+            return  # refused, before anything was queued
         with self._guard:
-            if not self._committing or self._leader != threading.get_ident():
-                return
-            self._leader = None
+            if not queued:
+                self._queue.mend(part)
+                if isinstance(part, SentPart):
+                    self._sequencer.failed([part])
+            self._committing = True
         self.commit_in_pool()
 
-    def _commit_groups(self, until: Part | None = None) -> None:
-        while True:
+    def _commit_groups(self) -> None:
+        """Commit what waits, in a committer's thread. Where others wait for a committer, they take turns."""
+        while self._commit_next():
+            if self.context.pool.is_busy:
+                self.commit_in_pool()
+                return
+
+    def _commit_next(self) -> bool:
+        """Take the next group and store it, one committer at a time: groups are stored in the order of the queue."""
+        with self._turn:
             with self._guard:
                 if not len(self._queue):
                     self._committing = False
-                    self._leader = None
                     if self._drained is not None:
                         self._drained.set()
-                    return
-                if until is not None and until.done:
-                    self._leader = None
-                    break
+                    return False
                 group = self._queue.take_group()
-            self._commit(group)
-        self.commit_in_pool()
-
-    def _commit(self, group: list[Part]) -> None:
-        count = sum(part.count for part in group)
-        with self._io:
-            first = self._written_end
-            try:
-                payload, synced = self._write_frame(group)
-            except BaseException as error:
-                known = error if isinstance(error, FrazilError) else self._fail(f"interrupted by {error!r}")
-                group += self._taken_out_behind(group)
-                self.context.metrics.failed(sum(part.count for part in group))
-                for part in group:
-                    part.settle(-1, known)
-                if isinstance(error, Exception):
-                    return
-                raise
-            self._written_end = first + count
-            if synced:
-                self.durable_end = self._written_end
-            if self._sequencer.waiting:
-                with self._guard:
-                    self._sequencer.stored(group, first)
-            self.context.cache.add(self.cache, CachedBatch(first, self._written_end, payload, self.schema))
+            count = sum(part.count for part in group)
+            with self._io:
+                first = self._written_end
+                try:
+                    payload, synced = self._write_frame(group)
+                except BaseException as error:  # noqa: BLE001 - whoever waits is told, whatever it was
+                    self._settle_failed(group, error)
+                    return True
+                self._written_end = first + count
+                if synced:
+                    self.durable_end = self._written_end
+                if self._sequencer.waiting:
+                    with self._guard:
+                        self._sequencer.stored(group, first)
+                self.context.cache.add(self.cache, CachedBatch(first, self._written_end, payload, self.schema))
         self.context.metrics.committed(count, payload.size, time.perf_counter() - group[0].queued_at)
         for part in group:
             part.settle(first, None)
             first += part.count
         self.tail.wake()
+        return True
+
+    def _settle_failed(self, group: list[Part], error: BaseException) -> None:
+        known = error if isinstance(error, FrazilError) else self._fail(f"interrupted by {error!r}")
+        group += self._taken_out_behind(group)
+        self.context.metrics.failed(sum(part.count for part in group))
+        for part in group:
+            part.settle(-1, known, None if isinstance(error, Exception) else error)
 
     def _write_frame(self, group: list[Part]) -> tuple[pa.Buffer, bool]:
         """One frame in the file and, by the sync mode, on the device; or an error that fits the cause."""
@@ -272,8 +269,8 @@ class TopicLog:
         except SyncFailed as error:
             raise self._fail(str(error)) from error
         except OSError as error:
-            if error.errno in NO_ROOM:
-                raise DiskFull(str(self._folder), error.strerror or str(error)) from error
+            if (passing := passing_error(self._folder, error)) is not None:
+                raise passing from error
             raise self._fail(error.strerror or str(error)) from error
 
     def _sync_by_mode(self, writer: SegmentWriter) -> bool:
@@ -297,24 +294,36 @@ class TopicLog:
         writer.sync()
         self.context.metrics.synced(time.perf_counter() - started)
 
-    def flush(self) -> int:
-        """Sync what is written; returns the durable end. In any mode, for a reader that needs certainty."""
+    def sync(self) -> int:
+        """Sync what is written, in any mode, or raise `LogFailed`; returns the durable end."""
         with self._io:
             self._flush_due = False
-            if self.failed is None:
-                self._flush()
+            if self.failed is not None:
+                raise self.failed
+            self._flush()
         self.tail.wake()
+        return self.durable_end
+
+    def flush(self) -> int:
+        """Sync what can be synced; returns the durable end, for those who need no more than what is durable.
+
+        A failure is not lost: it ends the log, and every later `publish`, `sync` and `close` reports it.
+        """
+        with contextlib.suppress(LogFailed, TryLater):
+            self.sync()
         return self.durable_end
 
     def _flush(self) -> None:
         if self.durable_end == self._written_end:
             return
+        if self.failed is not None:
+            raise self.failed
         assert self._writer is not None  # sealing syncs: what is not durable is in the open segment
         try:
-            self._sync(self._writer)
+            with needs_room(self._folder):
+                self._sync(self._writer)
         except SyncFailed as error:
-            self._fail(str(error))
-            return
+            raise self._fail(str(error)) from error
         self._mark_next = True
         self.durable_end = self._written_end
 
@@ -345,18 +354,21 @@ class TopicLog:
         with self._guard:
             return self._sequencer.producers.get(name)
 
-    def open_producer(self, name: str) -> ProducerState:
-        """Take a name: older clients are refused from now on, also after a crash, and all they sent is settled."""
+    def open_producer(self, name: str, opening: Opening) -> Opened:
+        """Decided and recorded in one step; other clients are refused from then on, also after a crash, and all that
+        was on its way is settled when it returns."""
         with self._io:
             with self._guard:
                 self._admit(0)
-                opened = self._sequencer.open(name)
-                epochs = self._sequencer.producers.epochs()
+                opened = self._sequencer.open(name, opening)
                 waiting = list(self._sequencer.waiting.get(name, ()))
-            self._recorder.record_epochs(epochs)
+            if (record := self._sequencer.unrecorded) is not None:
+                self._recorder.record_producers(record)
+                self._sequencer.unrecorded = None
         for part in waiting:
             part.wait()
-        return replace(self.producer_state(name) or opened, epoch=opened.epoch)  # the name may be another's by now
+        with self._guard:
+            return self._sequencer.settled(name, opened)
 
     def _producers_text(self) -> bytes:
         with self._guard:
@@ -381,15 +393,9 @@ class TopicLog:
             return writer
         context = self.context
         if writer is None:
-            writer = SegmentWriter.create(
-                context.disk,
-                context.budget,
-                self._folder,
-                self._written_end,
-                self._head,
-                context.settings.max_file_size,
-                self._producers_text(),
-            )
+            size_max, producers = context.settings.max_file_size, self._producers_text()
+            place = (self._folder, self._written_end, self._head, size_max, producers)
+            writer = SegmentWriter.create(context.disk, context.budget, *place)
             kept = tuple(segment for segment in self.segments if segment.base < self._written_end)
             self.segments = (*kept, writer.segment)
             self._writer = writer
@@ -397,11 +403,9 @@ class TopicLog:
         return writer
 
     def _must_rotate(self, writer: SegmentWriter, payload_bytes: int, now_us: int) -> bool:
-        if writer.head is not self._head:
-            return True
-        has_rows = writer.segment.base < self._written_end
-        age_ms = self.context.settings.max_file_age_ms
-        return has_rows and (not writer.fits(payload_bytes) or writer.is_old(age_ms, now_us))
+        if writer.head is not self._head or writer.segment.base == self._written_end:
+            return writer.head is not self._head
+        return not writer.fits(payload_bytes) or writer.is_old(self.context.settings.max_file_age_ms, now_us)
 
     def _seal(self) -> None:
         """Close the present segment for good; one without rows is simply written anew under the same name."""
@@ -435,50 +439,8 @@ class TopicLog:
         finally:
             self._io.release()
 
-    # --- by the clock
-
-    def maintain(self, floor: int | None = None) -> int:
-        """Seal an old segment and remove expired ones; `floor` is where the colder tier ends, if there is one."""
-        now_us = self.context.clock.now_us()
-        with self._io:
-            if self.failed is not None or self.closed:
-                return 0
-            try:
-                with room_can_wait():
-                    if self._writer is not None and self._must_rotate(self._writer, 0, now_us):
-                        self._seal()
-                if self.retention.age_ms is not None:
-                    learn_times(self.context.disk, self.segments, self._last_time_us)
-                end = self.durable_end
-                if floor is None:  # without a word on acknowledgements none can be taken for given
-                    floor = 0 if self.retention.until_acked else end
-                going = removable(self.segments, end, self.retention, now_us, floor)
-                if going and going[-1] is self.segments[-1]:
-                    last = going.pop()
-                    with room_can_wait():
-                        self._roll_empty()
-                        going.append(last)
-            except SyncFailed as error:
-                raise self._fail(str(error)) from error
-            return self._remove(going)
-
-    def _roll_empty(self) -> None:
-        """The last segment holds the place of the next offset; before it goes, an empty one takes over."""
-        if self._writer is not None:
-            self._seal()
-        self._writer_for(0, self._last_time_us)
-
-    def _remove(self, going: list[Segment]) -> int:
-        """Decide durably where the log begins, then remove what is below; a removal that fails is tried again."""
-        if going:
-            kept = self.segments[len(going) :]
-            self._recorder.record_first(kept[0].base)
-            self.segments = kept
-            self._removal.going += going
-        return self._removal.finish()
-
     def close(self) -> None:
-        """Finish what was queued, sync it, and refuse the rest."""
+        """Finish what was queued, sync it, and refuse the rest; `LogFailed` if answered rows are not durable."""
         with self._guard:
             if self.closed:
                 return
@@ -487,10 +449,13 @@ class TopicLog:
             if not self._committing:
                 self._drained.set()
         self._drained.wait()
-        with self._io:
-            if self.failed is None and self._mode is not SyncMode.NONE:
-                self._flush()
-            if self._writer is not None:
-                self._writer.park()
+        try:
+            with self._io:
+                if self._mode is not SyncMode.NONE:
+                    self._flush()
+        finally:
+            with self._io:
+                if self._writer is not None:
+                    self._writer.park()
             self.context.open_files.closed(self)
-        self.tail.wake()
+            self.tail.wake()

@@ -4,7 +4,8 @@ An answer can be lost after etcd has made a change. So each change also writes a
 in the same transaction, and only while the slip is as this call last saw it. If no answer comes, the slip is written
 over under the same condition. Either that succeeds, and the change was not made and never will be, or the slip says at
 which revision it was. If the time of the call ends before this is known, the next call of the store begins with it, so
-that whoever looks again sees what stays. Slips are beside the keys, under `PREFIX~slips/`, and have a lease.
+that whoever looks again sees what stays. Slips are beside the keys, under `PREFIX~slips/`
+(`~slips/` with the prefix /), and have a lease.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -38,12 +39,25 @@ from frazil.meta.etcd_client import (
     Unanswered,
 )
 from frazil.meta.etcd_watch import EtcdWatch, range_end
-from frazil.meta.store import ABSENT, Entry, Lease, Listing, Watch, check_key, check_ttl, check_value
+from frazil.meta.store import (
+    ABSENT,
+    KEY_BYTES_MAX,
+    VALUE_BYTES_MAX,
+    Entry,
+    Lease,
+    Listing,
+    Watch,
+    check_key,
+    check_ttl,
+    check_value,
+)
 
 SLIP_LEASE_S = 3_600
 SLIP_FRESH_S = SLIP_LEASE_S / 3
 """An older slip is not used again, so that none ends while a call depends on it."""
 CLOSE_S_MAX = 1.0
+STEP_KEYS_MAX = 100
+"""Put in one transaction; etcd takes 128 operations, of which one is the slip's."""
 
 _DONE = b"done"
 _WITHDRAWN = b"withdrawn"
@@ -54,7 +68,7 @@ class EtcdStore:
 
     def __init__(self, settings: MetadataSettings) -> None:
         self._client = EtcdClient(settings)
-        self._root = settings.prefix.encode()
+        self._root = settings.root.encode()
         self._slips = _Slips(self._client, self._root)
         self._guard = threading.Lock()
         self._watches: list[EtcdWatch] = []
@@ -70,14 +84,23 @@ class EtcdStore:
         check_key(key)
         check_value(value)
         put = pb.PutRequest(key=self._path(key), value=value, lease=0 if lease is None else lease.id)
-        return self._change(put.key, revision, pb.RequestOp(request_put=put), lease)
+        return self._change([_is_at(put.key, revision)], [pb.RequestOp(request_put=put)], lease)
+
+    def put_all(self, values: Mapping[str, bytes]) -> None:
+        for key, value in values.items():
+            check_key(key)
+            check_value(value)
+        for step in _steps(values):
+            puts = [pb.PutRequest(key=self._path(key), value=value) for key, value in step.items()]
+            self._change([], [pb.RequestOp(request_put=put) for put in puts])
 
     def delete(self, key: str, revision: int) -> bool:
         check_key(key)
         if revision == ABSENT:
             return False
         remove = pb.DeleteRangeRequest(key=self._path(key))
-        return self._change(remove.key, revision, pb.RequestOp(request_delete_range=remove)) is not None
+        change = pb.RequestOp(request_delete_range=remove)
+        return self._change([_is_at(remove.key, revision)], [change]) is not None
 
     def list(self, prefix: str) -> list[Entry]:
         return self.snapshot(prefix).entries
@@ -119,15 +142,17 @@ class EtcdStore:
         self._slips.close()
         self._client.close()
 
-    def _change(self, path: bytes, revision: int, change: pb.RequestOp, lease: Lease | None = None) -> int | None:
-        """The revision at which it was made, or None if the key has another than that."""
+    def _change(
+        self, conditions: Sequence[pb.Compare], changes: Sequence[pb.RequestOp], lease: Lease | None = None
+    ) -> int | None:
+        """The revision at which they were made, or None if a condition does not hold."""
         ends = self._client.ends()
         self._settle_rest(ends)
         while True:
             with self._slips.taken(ends) as slip:
                 request = pb.TxnRequest(
-                    compare=[_is_at(path, revision), _is_at(slip.path, slip.revision)],
-                    success=[change, slip.put(_DONE)],
+                    compare=[*conditions, _is_at(slip.path, slip.revision)],
+                    success=[*changes, slip.put(_DONE)],
                     failure=[slip.look()],
                 )
                 try:
@@ -147,7 +172,8 @@ class EtcdStore:
                 if answer.succeeded:
                     slip.revision = answer.header.revision
                     return slip.revision
-                if slip.read(answer.responses[0]) is not None:
+                seen = slip.read(answer.responses[0])
+                if seen is not None and seen.mod_revision == slip.revision:
                     return None
                 self._slips.begin_anew(slip)
 
@@ -305,6 +331,20 @@ class _Slips:
         with self._guard:
             self._lease_id, self._lease_from_s = granted, now_s
         return granted
+
+
+def _steps(values: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
+    """As much at once as etcd takes by default."""
+    step: dict[str, bytes] = {}
+    size_bytes = 0
+    for key, value in values.items():
+        if step and (len(step) == STEP_KEYS_MAX or size_bytes + len(value) > VALUE_BYTES_MAX):
+            yield step
+            step, size_bytes = {}, 0
+        step[key] = value
+        size_bytes += len(value) + KEY_BYTES_MAX
+    if step:
+        yield step
 
 
 def _is_at(path: bytes, revision: int) -> pb.Compare:

@@ -11,11 +11,12 @@ import contextlib
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from frazil.core.clock import Clock, SystemClock
 from frazil.core.errors import Closed, DiskFull, FrazilError, LeaseExpired, RevisionCompacted, TryLater
+from frazil.core.modes import make_private_file, make_private_folder
 from frazil.meta.sqlite_changes import CHANGES_MAX, Changing, prepare
 from frazil.meta.store import Change, Entry, Lease, Listing, Watch, check_key, check_ttl, check_value
 
@@ -40,7 +41,9 @@ class SqliteStore:
         self._all: list[sqlite3.Connection] = []
         self._watches: set[SqliteWatch] = set()
         self._closed = False
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(path.parent)
+        with contextlib.suppress(OSError):  # SQLite says why it can't be made
+            make_private_file(path)  # SQLite gives its other files the same mode
         with self._told() as connection:
             prepare(connection, str(path))
 
@@ -58,7 +61,15 @@ class SqliteStore:
                 return None
             if lease is not None and not change.has_lease(lease.id):
                 raise LeaseExpired(lease.id)
-            return change.put(key, value, None if lease is None else lease.id)
+            return change.put({key: value}, None if lease is None else lease.id)
+
+    def put_all(self, values: Mapping[str, bytes]) -> None:
+        for key, value in values.items():
+            check_key(key)
+            check_value(value)
+        if values:
+            with self._changing() as change:
+                change.put(values)
 
     def delete(self, key: str, revision: int) -> bool:
         check_key(key)

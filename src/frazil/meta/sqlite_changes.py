@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from frazil.core.errors import FrazilError
 from frazil.meta.store import ABSENT
@@ -57,7 +57,7 @@ def prepare(connection: sqlite3.Connection, path: str) -> None:
 
 
 class Changing:
-    """What is done within one transaction. All that is deleted at once has one revision."""
+    """What is done within one transaction. All that is put or deleted at once has one revision."""
 
     def __init__(self, connection: sqlite3.Connection, now_us: int, changes_max: int) -> None:
         self._connection = connection
@@ -78,13 +78,14 @@ class Changing:
         found = self._connection.execute("SELECT revision FROM entries WHERE key = ?", (key,)).fetchone()
         return ABSENT if found is None else found[0]
 
-    def put(self, key: str, value: bytes, lease_id: int | None) -> int:
+    def put(self, values: Mapping[str, bytes], lease_id: int | None = None) -> int:
         self._revision += 1
-        row = (key, value, self._revision, lease_id)
-        self._connection.execute(
-            "INSERT OR REPLACE INTO entries (key, value, revision, lease) VALUES (?, ?, ?, ?)", row
+        rows = [(key, value, self._revision, lease_id) for key, value in values.items()]
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO entries (key, value, revision, lease) VALUES (?, ?, ?, ?)", rows
         )
-        self._log(key, value)
+        for key, value in values.items():
+            self._log(key, value)
         return self._revision
 
     def delete(self, keys: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import abc
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -123,6 +123,13 @@ class MetaStore(Protocol):
         """
         ...
 
+    def put_all(self, values: Mapping[str, bytes]) -> None:
+        """Set these, whatever they are by now: the last one wins. A store may do it in several steps.
+
+        Within a step all or nothing is set, at one revision; after an error the earlier steps stay.
+        """
+        ...
+
     def delete(self, key: str, revision: int) -> bool:
         """Remove the key if it still has that revision; whether it was removed."""
         ...
@@ -148,14 +155,6 @@ class MetaStore(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-def put(meta: MetaStore, key: str, value: bytes) -> None:
-    """Set the value, whatever it is by now: the last one wins."""
-    while True:
-        found = meta.get(key)
-        if meta.put_if(key, value, ABSENT if found is None else found.revision) is not None:
-            return
 
 
 def check_key(key: str) -> None:

@@ -26,7 +26,7 @@ def accept_topic(settings: Settings, topic: str) -> tuple[str, int]:
         name, _ = table_of(parsed)
         catalog, properties = open_catalog(settings), catalog_properties(settings)
         tables = TableStore(catalog, properties.get("warehouse"), properties)
-        rules = settings.of_topic(parsed)
+        rules, stored = settings.of_topic(parsed), pa.ipc.read_schema(pa.py_buffer(info.stored_schema))
         if rules.sql is None:  # else the mover has made it, with the columns that Spark told
-            tables.ensure(name, pa.ipc.read_schema(pa.py_buffer(info.stored_schema)), rules.partitioning)
-        return str(name), accept(catalog, name, info.log_id, info.first_offset, str(uuid.uuid4()))
+            tables.ensure(name, stored, rules.partitioning)
+        return str(name), accept(catalog, name, info.log_id, info.first_offset, str(uuid.uuid4()), stored)

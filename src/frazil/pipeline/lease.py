@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from frazil.core.clock import Clock
-from frazil.core.errors import AnotherLeads
+from frazil.core.errors import AnotherLeads, NobodyLeads
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,11 @@ class Leases:
             return self._now()
 
     def check(self, mover_id: str) -> None:
-        """`AnotherLeads` if another does. Where nobody leads, whoever led last may still speak."""
+        """`AnotherLeads` if another does, `NobodyLeads` if nobody does: only who has the lead is heard."""
         leader = self.leader()
-        if leader is not None and leader.id != mover_id:
+        if leader is None:
+            raise NobodyLeads
+        if leader.id != mover_id:
             raise AnotherLeads(leader.host, leader.pid)
 
     def _now(self) -> MoverName | None:

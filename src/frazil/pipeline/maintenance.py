@@ -23,6 +23,7 @@ from frazil.core.settings import Settings
 from frazil.lake.catalog import known_properties
 from frazil.lake.reasons import LENGTH_MAX, masked, reason
 from frazil.lake.spark_catalog import check_maintainable, packages, spark_options
+from frazil.lake.table_names import spark_name
 from frazil.lake.tables import TableName
 from frazil.lake.upkeep import HOUR_MS, Upkeep
 from frazil.pipeline.requirements import missing_part
@@ -139,7 +140,7 @@ class Maintenance:
         return Orphans(str(name), tuple(sorted(str(row["orphan_file_location"]) for row in found)), not dry_run)
 
     def _call(self, name: TableName, procedure: str, arguments: str = "") -> list[dict[str, Any]]:
-        table = f"`{name.namespace}`.`{name.table}`"
+        table = spark_name(name, self._settings.catalog.type)
         statement = f"CALL `{self._settings.catalog.name}`.system.{procedure}(table => '{table}'{arguments})"
         try:
             return [row.asDict() for row in self._session.sql(statement).collect()]

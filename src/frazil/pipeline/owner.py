@@ -20,8 +20,7 @@ from frazil.log.ownership import served_by
 from frazil.log.storage import Storage
 from frazil.pipeline.lease import Lead, MoverName
 from frazil.pipeline.source import OwnLogs, RemoteOwner
-from frazil.topics.floor import TableFloor
-from frazil.topics.opening import open_topics
+from frazil.topics.opening import open_to_move
 
 Answer = TypeVar("Answer")
 
@@ -93,8 +92,7 @@ def open_source(
     `FolderInUse`. Then `open_door`, if given, lets tasks on other hosts fetch rows."""
     served = served_by(settings) if owner is None else None
     if owner is None and served is None:
-        with open_topics(settings) as storage, contextlib.ExitStack() as doors:
-            storage.floor_of = TableFloor(settings)
+        with open_to_move(settings) as storage, contextlib.ExitStack() as doors:
             yield OwnLogs(storage, doors.enter_context(open_door(storage)) if open_door is not None else None)
         return
     remote = ServedLogs(settings, served) if served is not None else RemoteOwner(owner or "")

@@ -11,6 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from frazil.core.errors import InvalidSettings
+
+if TYPE_CHECKING:
+    from frazil.core.settings import Settings
 
 JAVA_VERSIONS = (17, 21)
 LOOK_SECONDS_MAX = 20
@@ -67,3 +73,14 @@ def missing_part(environment: Mapping[str, str] = os.environ) -> str | None:
     if not java.fits:
         return f"{java.path} is Java {java.version}: install Java {versions}, or set JAVA_HOME"
     return None
+
+
+def check_tasks_reach_store(settings: Settings) -> None:
+    """Spark's tasks are other processes: what they wrote into their own memory would be in no table."""
+    from frazil.core.lake_settings import ObjectStoreType
+
+    if settings.object_store.type is ObjectStoreType.MEMORY:
+        raise InvalidSettings(
+            "object_store.type: memory is that of one process, and Spark's tasks write the files in others; use local, "
+            "s3, gcs or azure"
+        )

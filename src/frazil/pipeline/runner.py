@@ -25,16 +25,19 @@ from frazil.lake.check import check_lake
 from frazil.lake.reasons import LENGTH_MAX, masked, reason
 from frazil.lake.spark_catalog import check_maintainable
 from frazil.lake.store import TableStore
+from frazil.pipeline.lake_wait import wait_for_lake
 from frazil.pipeline.leading import Leadership
 from frazil.pipeline.lease import MoverName, this_host
-from frazil.pipeline.mover import Mover, TickReport
+from frazil.pipeline.mover import Mover
 from frazil.pipeline.owner import OpenDoor, ServedLogs, check_lake_is_named, open_source
-from frazil.pipeline.requirements import missing_part
+from frazil.pipeline.requirements import check_tasks_reach_store, missing_part
 from frazil.pipeline.schedule import Schedule
 from frazil.pipeline.source import LogSource, OwnLogs, RemoteOwner
-from frazil.pipeline.spark import SparkPlace, open_session, spark_place, warm_up
+from frazil.pipeline.spark import SparkPlace, is_alive, open_session, spark_place, warm_up
+from frazil.pipeline.spark_jobs import SparkJobs
 from frazil.pipeline.status import lag_bytes
 from frazil.pipeline.status_file import StatusFile, write_status
+from frazil.pipeline.tick_report import TickReport
 
 POLL_SECONDS_MIN = 0.05
 POLL_SECONDS_MAX = 1.0
@@ -142,9 +145,7 @@ class Runner:
     def _spark_error(self, error: Exception) -> FrazilError:
         """Whether it was this job or Spark itself: a job without work tells."""
         why = masked(_said(error), catalog_properties(self._settings))
-        try:
-            warm_up(self._session)
-        except Exception:  # noqa: BLE001 - whatever it is, Spark can't run a job
+        if not is_alive(self._session):
             return SparkUnavailable(f"it has died ({why})")
         return FrazilError(f"the job of a tick failed: {why}")
 
@@ -177,9 +178,12 @@ def open_runner(
 ) -> Iterator[Runner]:
     """What fails quickly is tried first: the folder, the lead of a single run, the lake, and only then Spark.
 
+    A lake that is away is the error of a single run; a mover that stays waits for it, and tells so.
+
     `maintain` is the command that keeps the tables, for the mover to run now and then.
     """
     clock = clock or SystemClock()
+    check_tasks_reach_store(settings)
     place = spark_place(master, remote)
     missing = missing_part() if place.remote is None else None
     if missing is not None:
@@ -190,20 +194,36 @@ def open_runner(
     with open_source(settings, owner, open_door if place.elsewhere else None) as source:
         status = StatusFile(_telling(settings, source, name, clock), clock)
         with _leading(settings, source, name, clock, status, once) as leadership:
-            check_lake(settings)
-            if leadership is None or leadership.leads:
+            leads = _leads(leadership)
+            if leads():
                 status.starting()
             try:
+                if once:
+                    check_lake(settings)
+                else:
+                    wait_for_lake(lambda: check_lake(settings), status, leads, stop, clock)
                 with _session(settings, place) as session:
                     properties = catalog_properties(settings)
-                    tables = TableStore(open_catalog(settings), properties.get("warehouse"), properties)
-                    mover = Mover(settings, source, tables, session, clock, lambda seconds: _wait(stop, seconds))
+                    tables = TableStore(
+                        open_catalog(settings),
+                        properties.get("warehouse"),
+                        properties,
+                        settings.maintenance.snapshots_max,
+                        clock,
+                    )
+                    jobs = SparkJobs(session, settings)
+                    mover = Mover(settings, source, tables, jobs, clock, lambda seconds: _wait(stop, seconds))
                     with _kept(settings, maintain, clock, leadership, status):
                         yield Runner(settings, source, mover, session, status, leadership)
             except BaseException as error:
                 status.stopped(error.message if isinstance(error, FrazilError) else None)
                 raise
             status.stopped()
+
+
+def _leads(leadership: Leadership | None) -> Callable[[], bool]:
+    """Whoever owns the folder leads."""
+    return lambda: leadership is None or leadership.leads
 
 
 def _telling(
@@ -258,9 +278,7 @@ def _kept(
         status.maintained({"state": "off", "time_us": clock.now_us(), "tables": 0, "error": error.message})
         yield
         return
-    schedule = Schedule(
-        maintain, interval_seconds, clock, lambda: leadership is None or leadership.leads, status.maintained
-    )
+    schedule = Schedule(maintain, interval_seconds, clock, _leads(leadership), status.maintained)
     schedule.start()
     try:
         yield

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.flight
 
 from frazil.core.errors import AnotherLeads, InvalidInput, OwnerUnreachable
+from frazil.core.own_process import check_grpc
 from frazil.log.info import LogInfo, LogList
 from frazil.log.storage import Storage
 from frazil.pipeline.lease import Lead, MoverName
@@ -43,6 +44,7 @@ class RemoteOwner:
     """Another process that owns logs, through its Flight door."""
 
     def __init__(self, address: str) -> None:
+        check_grpc()
         self.address = address
         try:
             self._client = pa.flight.connect(address)

@@ -5,9 +5,12 @@ A session that `spark-submit` prepared is taken as it is: master, addresses and 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
+import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +18,7 @@ from urllib.parse import urlsplit
 
 from pyspark.conf import SparkConf
 from pyspark.core.context import SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
@@ -22,6 +26,7 @@ from frazil.pipeline.work import RangeInput, RangeOutput, run_in_task
 
 TASKS_MIN = 2
 PORT_OF_ANY_KIND = 7077
+GATEWAY_END_SECONDS_MAX = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +74,40 @@ def open_session(place: SparkPlace, options: Mapping[str, str] | None = None) ->
         if address is not None:
             builder = builder.config("spark.driver.host", address).config("spark.driver.bindAddress", address)
             os.environ.setdefault("SPARK_LOCAL_IP", address)  # the JVM looks at it before it has any settings
+    if place.master is not None and SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        _start_gateway(builder._options)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def _start_gateway(options: Mapping[str, str]) -> None:
+    """Start the JVM in a session of its own: a signal to our whole process group is for us to answer.
+
+    Else the JVM and its Python workers end under a job that runs, and each prints a stack trace. It ends when its stdin
+    is closed, so also when we are killed.
+    """
+    conf = SparkConf()
+    for name, value in options.items():
+        conf.set(name, str(value))
+    SparkContext._ensure_initialized(gateway=launch_gateway(conf, {"start_new_session": True}))  # type: ignore[no-untyped-call]
+
+
+def end_gateway() -> None:
+    """End the JVM of this process, if it has one, and wait until it is gone: it holds our stderr open."""
+    gateway = SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    if gateway is None or process is None:
+        return
+    with contextlib.suppress(Exception):  # a dead one can't be asked, and need not be
+        gateway.shutdown()
+    process.stdin.close()
+    try:
+        process.wait(GATEWAY_END_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # it leads a session of its own, with its Python workers
+        process.wait()
 
 
 def driver_address(master: str, environment: Mapping[str, str] = os.environ) -> str | None:
@@ -115,6 +151,15 @@ def task_count(session: SparkSession, wanted: int | None) -> Callable[[], int]:
 def warm_up(session: SparkSession) -> None:
     """The first job of a JVM and the imports of its workers take seconds: have them behind us."""
     run_tasks(session, [[]])
+
+
+def is_alive(session: SparkSession) -> bool:
+    """Whether Spark runs a job that has no work."""
+    try:
+        warm_up(session)
+    except Exception:  # noqa: BLE001 - whatever it is, Spark can't run a job
+        return False
+    return True
 
 
 def run_tasks(session: SparkSession, tasks: Sequence[Sequence[RangeInput]]) -> list[RangeOutput]:

@@ -24,9 +24,12 @@ _MESSAGE_COLUMNS = pa.schema(
         pa.field("key", pa.binary()),
         pa.field("value", pa.binary()),
         *(pa.field(name, kind) for name, kind in _ADDED.items()),
+        pa.field("timestampType", pa.int32()),
         pa.field("headers", HEADERS),
     ]
 )
+LOG_APPEND_TIME = 1
+"""What Kafka has as `timestampType` for a time that the log gave, not the producer."""
 
 
 def source_columns(stored: pa.Schema) -> pa.Schema:
@@ -116,6 +119,8 @@ def _made(name: str, batch: pa.RecordBatch, own: set[str], topic: str, partition
             return batch.column(OFFSET.name)
         case "timestamp":
             return batch.column(APPEND_TIME.name)
+        case "timestampType":
+            return pa.repeat(pa.scalar(LOG_APPEND_TIME, pa.int32()), count)
         case "headers":
             return _headers(batch.column(_MESSAGE["headers"]))
     return batch.column(_MESSAGE[name])

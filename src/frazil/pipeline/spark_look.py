@@ -21,7 +21,7 @@ from frazil.lake.history import TableHistories, TableHistory
 from frazil.lake.tables import table_of
 from frazil.log.info import LogInfo
 from frazil.log.ownership import served_by
-from frazil.pipeline.spark_options import EARLIEST, LATEST, Bound, SourceOptions
+from frazil.pipeline.spark_options import EARLIEST, LATEST, AtTime, Bound, SourceOptions
 from frazil.pipeline.spark_ranges import (
     Ends,
     Partition,
@@ -68,6 +68,9 @@ class Look:
         for name in options.topics:
             if not any(name in (info.topic, info.topic.partition_of()[0]) for info in self.logs.values()):
                 self._absent(name, view)
+        for topic, number in sorted(options.assigned - self.logs.keys()):
+            base = TopicName.parse(topic)
+            self._absent(TopicName(base.namespace, f"{base.topic}-part-{number}") if number else base, view)
 
     def _absent(self, name: TopicName, view: LogView) -> None:
         """An error, or nothing to read where the user wants to go on; a log that is there and damaged is an error."""
@@ -82,15 +85,12 @@ class Look:
 
     def starts(self) -> dict[Partition, int]:
         """Where the options begin each partition, within what is there."""
-        since = self._options.starting_time_us
-        if since is not None:
-            return {key: self._at_time(info, since) for key, info in self.logs.items()}
-        bound = self._options.starting or Bound(EARLIEST, {})
+        bound = self._options.starting or Bound(EARLIEST)
         return {key: self._at(key, bound) for key in self.logs}
 
     def ends(self) -> dict[Partition, int]:
         """Where the options end each partition."""
-        bound = self._options.ending or Bound(LATEST, {})
+        bound = self._options.ending or Bound(LATEST)
         return {key: self._at(key, bound) for key in self.logs}
 
     def durable(self) -> dict[Partition, int]:
@@ -104,6 +104,8 @@ class Look:
 
     def _at(self, key: Partition, bound: Bound) -> int:
         info, wanted = self.logs[key], bound.of(*key)
+        if isinstance(wanted, AtTime):
+            return self._at_time(info, wanted.time_us)
         if wanted == LATEST:
             return info.durable_end
         if wanted == EARLIEST:
@@ -119,9 +121,10 @@ class Look:
     def _at_time(self, info: LogInfo, time_us: int) -> int:
         """The first offset appended at or after a time, or the end. Append times never step back within a log."""
         low, high = info.first_offset, info.durable_end
-        if low < high and self._time_us(info, low) >= time_us:
+        if low == high or self._time_us(info, low) >= time_us:  # it may be among what the log no longer has
             history = self._history(info) if low else None
-            found = None if history is None else history.offset_at_time(time_us)
+            skips = not self._options.fail_on_data_loss
+            found = None if history is None else history.offset_at_time(time_us, skips_missing=skips)
             return low if found is None else min(found, low)
         while low < high:
             middle = (low + high) // 2
@@ -136,7 +139,7 @@ class Look:
         return int(batch.column(APPEND_TIME.name).cast(pa.int64())[0].as_py())
 
     def _history(self, info: LogInfo) -> TableHistory | None:
-        return self._histories.of(info.topic, info.log_id)
+        return self._histories.of(info.topic, info.log_id, [one.log_id for one in info.former])
 
     # --- tasks
 

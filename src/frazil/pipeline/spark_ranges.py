@@ -101,15 +101,29 @@ def at_least(ranges: int, tasks_min: int) -> int:
 
 
 def capped(start: Ends, end: Ends, limit: int | None) -> dict[Partition, int]:
-    """How far one batch of a stream goes: each partition by its share of what waits, `limit` rows in all."""
+    """How far one batch of a stream goes: each partition by its share of what waits, `limit` rows in all.
+
+    Each partition that waits gets a row, however small its share. If there are more of them than rows, and for rows
+    that are left over, they take turns: by how many rows were read so far, so the next batch begins with others.
+    """
     waiting = {key: max(0, end[key] - start.get(key, 0)) for key in sorted(end)}
     total = sum(waiting.values())
     if limit is None or total <= limit:
         return {key: max(end[key], start.get(key, 0)) for key in waiting}
-    taken = {key: limit * count // total for key, count in waiting.items()}
-    left = limit - sum(taken.values())
-    for key in waiting:
-        if left and taken[key] < waiting[key]:
+    turn = _in_turn([key for key, count in waiting.items() if count], sum(start.values()))
+    taken = dict.fromkeys(waiting, 0)
+    for key in turn[:limit]:
+        taken[key] = 1
+    rest, left = limit - sum(taken.values()), total - len(turn)
+    if rest:
+        for key in turn:
+            taken[key] += rest * (waiting[key] - 1) // left
+    while (more := limit - sum(taken.values())) > 0:
+        for key in [key for key in turn if taken[key] < waiting[key]][:more]:
             taken[key] += 1
-            left -= 1
     return {key: start.get(key, 0) + count for key, count in taken.items()}
+
+
+def _in_turn(keys: list[Partition], read: int) -> list[Partition]:
+    at = read % max(1, len(keys))
+    return keys[at:] + keys[:at]

@@ -85,7 +85,9 @@ class _RangeReader:
         if history is None:
             return
         plan, self._plan = self._plan, None  # for the first look only: whatever comes after it sees the table of then
-        reader = history.read(self._at, self._end, self._needed, None if plan is None else plan.unpacked())
+        given = None if plan is None else plan.unpacked()
+        skips = not self._work.fail_on_data_loss
+        reader = history.read(self._at, self._end, self._needed, given, skips_missing=skips)
         try:
             for batch in reader:
                 self._at = reader.offset

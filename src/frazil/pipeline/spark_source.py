@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from frazil.core.clock import SystemClock
 from frazil.core.errors import InvalidInput
 from frazil.core.rows import ENVELOPE
 from frazil.pipeline.spark_columns import check_same_columns, check_spark_can_tell_apart, projection, source_columns
@@ -24,7 +25,7 @@ from frazil.pipeline.spark_look import Look, looking, stored_of
 from frazil.pipeline.spark_options import SourceOptions, parse_options
 from frazil.pipeline.spark_ranges import SourceRange
 from frazil.pipeline.spark_read import TaskSettings, forget_zip_importers, read_source
-from frazil.pipeline.spark_stream import StreamOffset, advanced
+from frazil.pipeline.spark_stream import Patience, StreamOffset, advanced, waiting
 
 NAME = "frazil"
 
@@ -43,19 +44,21 @@ class FrazilSource(DataSource):
         options = parse_options(dict(self.options))
         with looking(options, options.settings()) as look:
             columns = _columns(look)
+        if not options.include_headers and columns.equals(source_columns(ENVELOPE)):
+            columns = columns.remove(columns.get_field_index("headers"))
         forget_zip_importers()
         return from_arrow_schema(columns, prefer_timestamp_ntz=True)
 
     def reader(self, schema: StructType) -> BatchSourceReader:
         options = parse_options(dict(self.options))
-        if options.offsets_per_trigger_max is not None:
-            raise InvalidInput("option maxOffsetsPerTrigger: it is for streams; a batch has endingOffsets")
+        if options.of_streams is not None:
+            raise InvalidInput(f"option {options.of_streams}: it is for streams; a batch has endingOffsets")
         return BatchSourceReader(options, schema)
 
     def streamReader(self, schema: StructType) -> StreamSourceReader:  # noqa: N802 - Spark's name
         options = parse_options(dict(self.options))
-        if options.ending is not None:
-            raise InvalidInput("option endingOffsets: it is for batches; a stream has no end")
+        if options.of_batches is not None:
+            raise InvalidInput(f"option {options.of_batches}: it is for batches; a stream has no end")
         return StreamSourceReader(options, schema)
 
 
@@ -95,6 +98,7 @@ class StreamSourceReader(_Reads, DataSourceStreamReader):  # type: ignore[misc]
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         self._last: StreamOffset | None = None
+        self._patience = Patience(options, SystemClock())
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where the stream began: kept in every offset, so that a first batch that is repeated begins there too."""
@@ -104,15 +108,17 @@ class StreamSourceReader(_Reads, DataSourceStreamReader):  # type: ignore[misc]
         last = self._latest_planned()
         with looking(self._options, self._settings) as look:
             self._checked(look)
-            return advanced(last, look, self._options).as_json()
+            found = advanced(last, look, self._options)
+            return (found if self._patience.is_over(waiting(last, look)) else last).as_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:
         first, last = StreamOffset.of_json(start), StreamOffset.of_json(end)
         self._last = last
-        if first.ends == last.ends:
+        if first.ends == last.ends and first.logs == last.logs:
             return []
         with looking(self._options, self._settings) as look:
             self._checked(look)
+            first, last = first.renumbered(look), last.renumbered(look)
             last.check_logs(look, self._options.fail_on_data_loss)
             return self._tasks(look.plan(last.starts_after(first), last.within(look)))
 

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from frazil.core.clock import Clock
 from frazil.core.errors import InvalidInput
+from frazil.log.former import cut_since
 from frazil.pipeline.spark_look import Look
 from frazil.pipeline.spark_options import SourceOptions
 from frazil.pipeline.spark_ranges import Partition, capped
@@ -34,6 +36,15 @@ class StreamOffset:
     def of_json(cls, value: Mapping[str, Any]) -> StreamOffset:
         return cls(_flat(value["offsets"]), _flat(value["began"]), _flat(value["logs"]))
 
+    def renumbered(self, look: Look) -> StreamOffset:
+        """The same where a log was renumbered since: what the stream has read below the cut has its offsets still."""
+        logs = {}
+        for key, log_id in self.logs.items():
+            info = look.logs.get(key)
+            cut = None if info is None else cut_since(info.former, log_id)
+            logs[key] = info.log_id if info is not None and cut is not None and self.ends[key] <= cut else log_id
+        return StreamOffset(self.ends, self.began, logs)
+
     def check_logs(self, look: Look, fail: bool) -> None:
         """A topic that was deleted, or made again, has not the rows that the stream counts on."""
         for key, log_id in self.logs.items():
@@ -56,8 +67,41 @@ class StreamOffset:
         }
 
 
+def waiting(last: StreamOffset, look: Look) -> int:
+    """How many rows there are that the stream has not planned to read."""
+    last = last.renumbered(look)
+    known = {
+        key: end for key, end in last.ends.items() if key in look.logs and look.logs[key].log_id == last.logs.get(key)
+    }
+    return sum(max(0, end - known.get(key, 0)) for key, end in look.durable().items())
+
+
+class Patience:
+    """`minOffsetsPerTrigger`: a batch waits for so many rows, but no longer than `maxTriggerDelay` after the last one.
+
+    As Kafka's source has it, the first batch of a run never waits.
+    """
+
+    def __init__(self, options: SourceOptions, clock: Clock) -> None:
+        self._rows_min = options.offsets_per_trigger_min
+        self._delay_us_max = options.trigger_delay_ms_max * 1_000
+        self._clock = clock
+        self._last_us: int | None = None
+
+    def is_over(self, rows: int) -> bool:
+        """Whether the next batch may come now. It is asked once for each trigger."""
+        if self._rows_min is None:
+            return True
+        now_us = self._clock.monotonic_us()
+        if self._last_us is None or rows >= self._rows_min or now_us - self._last_us >= self._delay_us_max:
+            self._last_us = now_us
+            return True
+        return False
+
+
 def advanced(last: StreamOffset, look: Look, options: SourceOptions) -> StreamOffset:
     """The end of the next batch. A partition that is new since is read from its beginning; one that is gone stays."""
+    last = last.renumbered(look)
     last.check_logs(look, options.fail_on_data_loss)
     remade = {key for key, info in look.logs.items() if last.logs.get(key, info.log_id) != info.log_id}
     fresh = {key: look.first(info) for key, info in look.logs.items() if key not in last.logs or key in remade}

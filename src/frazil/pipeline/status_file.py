@@ -1,4 +1,4 @@
-"""How the mover stands, told after each tick: for `frazil pipeline status`, `frazil doctor` and the log's retention.
+"""How the mover stands, told after each tick: for `frazil pipeline status`, `frazil doctor` and metrics.
 
 It is a file in the data folder, which the folder's owner writes: itself, or for a mover that tells it by Flight.
 """
@@ -19,12 +19,15 @@ from frazil.pipeline.lease import lives, this_host
 from frazil.topics.floor import status_path
 
 if TYPE_CHECKING:  # the mover imports Spark, which takes a second; a look at the file needs none of it
-    from frazil.pipeline.mover import TickReport
+    from frazil.pipeline.tick_report import TickReport
 
 QUIET_WRITE_US = 5_000_000
 """A tick that changed nothing is told only now and then: there are several a second."""
 SILENCE_US_MAX = 60_000_000
 """A mover of another host that was not heard of for so long is taken for gone."""
+
+LIVE_STATES = ("starting", "waiting", "running")
+"""`waiting`: for the catalog or the store, with the reason."""
 
 _log = logging.getLogger("frazil.pipeline")
 
@@ -48,6 +51,12 @@ class StatusFile:
 
     def starting(self) -> None:
         self._tell({"state": "starting", **self._counted(), "error": None, "topics": {}})
+
+    def waiting(self, error: str, since_us: int, next_try_us: int) -> None:
+        """The catalog or the store is away: why, since when, and when it is asked again."""
+        self._failures += 1
+        times = {"since_us": since_us, "next_try_us": next_try_us}
+        self._tell({"state": "waiting", **self._counted(), "error": error, **times, "topics": {}})
 
     def ticked(self, report: TickReport) -> None:
         self._rows += report.rows
@@ -103,8 +112,38 @@ class StatusFile:
 
 
 def write_status(settings: Settings, clock: Clock, host: str, pid: int, value: dict[str, Any]) -> None:
-    """The time is that of the owner's clock, whoever tells."""
-    write_json(status_path(settings), {"pid": pid, "host": host, "time_us": clock.now_us(), **value})
+    """The time is that of the owner's clock, whoever tells.
+
+    A mover that starts or waits knows no table yet: what the last report knew of them is kept as `known`, to show, and
+    the error that ended another process stays until this one has ticked.
+    """
+    topics = value.get("topics") or {}
+    more: dict[str, Any] = {}
+    if not topics or any(topic.get("error") is not None for topic in topics.values()):
+        before = read_json(status_path(settings)) or {}
+        more["known"] = last_known(before, topics)
+        if value["state"] == "starting" and value.get("error") is None and before.get("pid") != pid:
+            more["error"] = before.get("error")
+    write_json(status_path(settings), {"pid": pid, "host": host, "time_us": clock.now_us(), **value, **more})
+
+
+def last_known(before: Mapping[str, Any], topics: Mapping[str, Any]) -> dict[str, Any]:
+    """The table ends that a report lacks, as the last one before it gave them, with the time of that."""
+    found = dict(before.get("known") or {})
+    for name, topic in (before.get("topics") or {}).items():
+        if topic.get("error") is None:
+            found[name] = {
+                "log_id": topic.get("log_id"),
+                "table_end": topic.get("table_end"),
+                "time_us": before.get("time_us"),
+            }
+    if not topics:
+        return found
+    return {
+        name: found[name]
+        for name, topic in topics.items()
+        if topic.get("error") is not None and found.get(name, {}).get("log_id") == topic.get("log_id")
+    }
 
 
 def read_status(settings: Settings, clock: Clock) -> dict[str, Any] | None:

@@ -13,7 +13,6 @@ import pickle
 import re
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, PySparkException, PythonException
@@ -25,34 +24,14 @@ from frazil.core.offsets import OffsetRange
 from frazil.lake.files import DataFile, DataFileWriter, TableFiles, pieces
 from frazil.lake.reasons import LENGTH_MAX, masked, reason
 from frazil.lake.tables import table_columns, table_rows
+from frazil.pipeline.statement import Statement
 from frazil.pipeline.work import LogRange, RangeOutput
 
-VIEW = "topic"
 READ_BYTES_MAX = 4 * 1024 * 1024
 """Rows go to the JVM in batches of this size, whatever the frames are."""
 
-_COMMENTS = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*.*?\*/)*", re.DOTALL)
-_QUERY = re.compile(r"(?:select|with)\b", re.IGNORECASE)
 _RAISED = re.compile(r"^[\w.]+: .+$", re.MULTILINE)
 _PLACE = re.compile(r"[;,]? *\(?line \d+,? pos(?:ition)? \d+\)?;?$")
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """A query of the settings, and the key that messages name."""
-
-    setting: str
-    text: str
-
-    def query(self, view: str) -> str:
-        """The statement as a subquery, where Spark's grammar takes a query and nothing else."""
-        text = self.text.strip().removesuffix(";")
-        return f"WITH {VIEW} AS (SELECT * FROM {view})\nSELECT * FROM (\n{text}\n)"  # noqa: S608 - it is the user's own
-
-    def check(self) -> None:
-        start = _COMMENTS.match(self.text)
-        if _QUERY.match(self.text, start.end() if start else 0) is None:
-            raise InvalidSettings(f"{self.setting}: must be a single query, SELECT … or WITH …, over {VIEW}")
 
 
 def prepare(session: SparkSession, batch_bytes_max: int) -> None:

@@ -12,11 +12,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from frazil.core.errors import FrazilError
+from frazil.core.errors import FrazilError, TableRefused, ValueNotStorable
 from frazil.core.offsets import OffsetRange
+from frazil.core.rows import OFFSET
+from frazil.core.storable import check_values
 from frazil.lake.checksum import RowsChecksum, Streams
 from frazil.lake.files import DataFile, DataFileWriter, TableFiles
+from frazil.lake.last_row import last_row
 from frazil.lake.reasons import reason
+from frazil.lake.signed import signed_rows
 from frazil.lake.tables import table_rows
 from frazil.topics.logs import read_anywhere
 
@@ -59,26 +63,55 @@ class RangeOutput:
     streams: Streams = field(default_factory=dict)
     error: str | None = None
     transformed: bool = False
+    last: str = ""
+    """The last row of the range as the log has it, see `frazil.lake.last_row`."""
 
 
 def move_range(work: RangeInput) -> RangeOutput:
-    """An error of one range, a corrupt segment say, is its own: the other ranges of the job go on."""
+    """An error of one range, a corrupt segment or an odd table property say, is its own: the others go on."""
     try:
         return _move(work)
-    except (FrazilError, OSError, pa.ArrowException) as error:
-        why = error.message if isinstance(error, FrazilError) else reason(error, work.table.io_properties)
-        return RangeOutput(work.source.log_id, work.source.range, error=why)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the job of all topics
+        return failed_range(work, error)
+
+
+def failed_range(work: RangeInput, error: Exception) -> RangeOutput:
+    """The output of a range that could not be moved, with the reason."""
+    source = work.source
+    if isinstance(error, FrazilError):
+        return RangeOutput(source.log_id, source.range, error=error.message)
+    why = reason(error, work.table.io_properties)
+    what = f"offsets {source.range.start} up to {source.range.end} could not be written to the table ({why})"
+    return RangeOutput(source.log_id, source.range, error=what)
 
 
 def _move(work: RangeInput) -> RangeOutput:
     source, checksum = work.source, RowsChecksum(work.source.range.start)
     writer = DataFileWriter(work.table, work.flush_bytes)
+    last = ""
     for rows in source.rows():
+        _check_storable(source.topic, rows)
         checksum.add(rows)
-        writer.add(table_rows(rows, source.partition))
+        if rows.column(OFFSET.name)[-1].as_py() == source.range.end - 1:
+            last = last_row(rows.slice(rows.num_rows - 1))
+        writer.add(signed_rows(table_rows(rows, source.partition)))
     files = writer.close()
     assert writer.rows == len(source.range)
-    return RangeOutput(source.log_id, source.range, files, writer.rows, checksum.streams())
+    return RangeOutput(source.log_id, source.range, files, writer.rows, checksum.streams(), last=last)
+
+
+def _check_storable(topic: str, rows: pa.RecordBatch) -> None:
+    """Rows that were published before such values were refused: `TableRefused` names the column and the offset."""
+    try:
+        check_values(rows)
+    except ValueNotStorable as error:
+        offset = rows.column(OFFSET.name)[error.row].as_py()
+        raise TableRefused(
+            f"column {error.field!r} of {topic} at offset {offset} cannot be stored in a table: {error.reason}",
+            topic=topic,
+            offset=offset,
+            field=error.field,
+        ) from None
 
 
 def run_in_task(tasks: Sequence[Sequence[RangeInput]]) -> object:

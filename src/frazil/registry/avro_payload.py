@@ -31,7 +31,8 @@ class Walk(NamedTuple):
 
 
 def compile_walk(schema: Any) -> Walk:
-    return Walk(_compile(schema, {}), _takes_bytes(schema, set()))
+    compiler = _Compiler(schema)
+    return Walk(compiler.skip_of(schema), compiler.takes_bytes(schema))
 
 
 def value_validator(walk: Walk) -> Validator:
@@ -67,39 +68,77 @@ def telling(pass_by: Callable[[bytes], None]) -> Validator:
     return problem
 
 
-def _compile(schema: Any, records: dict[str, Skip]) -> Skip:
-    kind = schema.type
-    if kind in _PRIMITIVES:
-        return _PRIMITIVES[kind]
-    if kind == "union":
-        return _union([_compile(branch, records) for branch in schema.schemas])
-    if kind == "array":
-        return _blocks(_compile(schema.items, records), _takes_bytes(schema.items, set()))
-    if kind == "map":
-        return _blocks(_entry(_compile(schema.values, records)), True)
-    if kind == "fixed":
-        return lambda _, at, __: at + int(schema.size)
-    if kind == "enum":
-        return _enum(len(schema.symbols))
-    assert kind == "record"
-    return _record(schema, records)
+class _Compiler:
+    """Each record is compiled once. What takes no bytes is left out: so each step of a walk passes a byte, or ends."""
+
+    def __init__(self, schema: Any) -> None:
+        self._skips: dict[str, Skip] = {}
+        self._with_bytes = _records_with_bytes(schema)
+
+    def takes_bytes(self, schema: Any) -> bool:
+        return _takes_bytes(schema) or (schema.type == "record" and schema.fullname in self._with_bytes)
+
+    def skip_of(self, schema: Any) -> Skip:
+        kind = schema.type
+        if kind in _PRIMITIVES:
+            return _PRIMITIVES[kind]
+        if kind == "union":
+            return _union([self.skip_of(branch) for branch in schema.schemas])
+        if kind == "array":
+            return _blocks(self.skip_of(schema.items), self.takes_bytes(schema.items))
+        if kind == "map":
+            return _blocks(_entry(self.skip_of(schema.values)), True)
+        if kind == "fixed":
+            return lambda _, at, __: at + int(schema.size)
+        if kind == "enum":
+            return _enum(len(schema.symbols))
+        assert kind == "record"
+        return self._record(schema)
+
+    def _record(self, schema: Any) -> Skip:
+        if schema.fullname in self._skips:
+            return self._skips[schema.fullname]
+        fields: list[Skip] = []
+
+        def skip(data: bytes, at: int, depth: int) -> int:
+            if depth > DEPTH_MAX:
+                raise Misfit(f"is nested deeper than {DEPTH_MAX}")
+            for field in fields:
+                at = field(data, at, depth + 1)
+            return at
+
+        self._skips[schema.fullname] = skip  # before its fields, which may be of its own type
+        fields += [self.skip_of(field.type) for field in schema.fields if self.takes_bytes(field.type)]
+        return skip
 
 
-def _record(schema: Any, records: dict[str, Skip]) -> Skip:
-    if schema.fullname in records:
-        return records[schema.fullname]
-    fields: list[Skip] = []
-
-    def skip(data: bytes, at: int, depth: int) -> int:
-        if depth > DEPTH_MAX:
-            raise Misfit(f"is nested deeper than {DEPTH_MAX}")
-        for field in fields:
-            at = field(data, at, depth + 1)
-        return at
-
-    records[schema.fullname] = skip  # before its fields, which may be of its own type
-    fields += [_compile(field.type, records) for field in schema.fields]
-    return skip
+def _records_with_bytes(schema: Any) -> set[str]:
+    """Full names of the records of which every value takes bytes: those with such a field, and those with these."""
+    users: dict[str, list[str]] = {}
+    found: list[str] = []
+    seen: set[str] = set()
+    waiting = [schema]
+    while waiting:
+        one = waiting.pop()
+        if one.type in ("array", "map"):
+            waiting.append(one.items if one.type == "array" else one.values)
+        elif one.type == "union":
+            waiting += one.schemas
+        elif one.type == "record" and one.fullname not in seen:
+            seen.add(one.fullname)
+            for field in one.fields:
+                waiting.append(field.type)
+                if field.type.type == "record":
+                    users.setdefault(field.type.fullname, []).append(one.fullname)
+            if any(_takes_bytes(field.type) for field in one.fields):
+                found.append(one.fullname)
+    with_bytes: set[str] = set()
+    while found:
+        name = found.pop()
+        if name not in with_bytes:
+            with_bytes.add(name)
+            found += users.get(name, ())
+    return with_bytes
 
 
 def _union(branches: list[Skip]) -> Skip:
@@ -151,17 +190,11 @@ def _blocks(item: Skip, takes_bytes: bool) -> Skip:
     return skip
 
 
-def _takes_bytes(schema: Any, within: set[str]) -> bool:
-    if schema.type == "null":
-        return False
+def _takes_bytes(schema: Any) -> bool:
+    """Whether every value does, by its type alone: of records it is not said here."""
     if schema.type == "fixed":
         return int(schema.size) > 0
-    if schema.type != "record":
-        return True
-    if schema.fullname in within:
-        return False
-    within = within | {schema.fullname}
-    return any(_takes_bytes(field.type, within) for field in schema.fields)
+    return schema.type not in ("null", "record")
 
 
 def read_long(data: bytes, at: int) -> tuple[int, int]:

@@ -20,6 +20,9 @@ _PROMOTIONS = {
 }
 """What else reads a writer's type."""
 
+HIDDEN_LOGICAL = "logical-type"
+"""The library warns of logical types that it does not know; here they are but attributes, under another name."""
+
 _NAMED = frozenset({"record", "enum", "fixed"})
 
 
@@ -54,6 +57,8 @@ class _Look:
         elif reader.type != writer.type:
             if reader.type not in _PROMOTIONS.get(writer.type, ()):
                 self._add(path, f"{_shown(reader)} cannot read {_shown(writer)}")
+        elif _decimal(reader) != _decimal(writer) and None not in (_decimal(reader), _decimal(writer)):
+            self._add(path, f"{_shown_decimal(reader)} cannot read {_shown_decimal(writer)}")
         elif reader.type == "array":
             self.at(reader.items, writer.items, f"{path}[]")
         elif reader.type == "map":
@@ -118,6 +123,19 @@ def _distance(reader: Any, writer: Any) -> int:
 def _is_name(reader: Any, writer: Any) -> bool:
     """Names match without their namespaces; aliases only in full."""
     return _short(reader) == _short(writer) or writer.fullname in full_aliases(reader)
+
+
+def _decimal(schema: Any) -> tuple[Any, Any] | None:
+    """Precision and scale, which the specification has both sides agree on; None of what is no decimal."""
+    props = schema.other_props
+    if schema.type not in ("bytes", "fixed") or props.get(HIDDEN_LOGICAL) != "decimal":
+        return None
+    return props.get("precision"), props.get("scale") or 0
+
+
+def _shown_decimal(schema: Any) -> str:
+    precision, scale = _decimal(schema) or (None, None)
+    return f"decimal({precision}, {scale})"
 
 
 def _short(schema: Any) -> str:

@@ -16,14 +16,12 @@ import avro.schema
 from frazil.core.errors import InvalidSchema
 from frazil.registry.avro_file import MAGIC, file_validator
 from frazil.registry.avro_payload import Misfit, Walk, compile_walk, value_validator
-from frazil.registry.avro_reading import full_aliases, reading_problems
+from frazil.registry.avro_reading import HIDDEN_LOGICAL, full_aliases, reading_problems
 from frazil.registry.definition import FIELD, Definition, Validator, decode, load_json
 from frazil.registry.kinds import SchemaType
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 LOGICAL = "logicalType"
-_HIDDEN = "logical-type"
-"""The library warns of logical types that it does not know; here they are but attributes, under another name."""
 
 
 class AvroSchema(Definition):
@@ -88,7 +86,7 @@ def _hide_logical(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {
-        _HIDDEN if name == LOGICAL else name: part if name == "default" else _hide_logical(part)
+        HIDDEN_LOGICAL if name == LOGICAL else name: part if name == "default" else _hide_logical(part)
         for name, part in value.items()
     }
 
@@ -111,7 +109,7 @@ def _check(schema: Any, seen: set[str]) -> None:
         for field in schema.fields:
             _check_aliases(field.props)
             _check(field.type, seen)
-            if field.has_default and not _is_default(field.default, field.type):
+            if field.has_default and not _Default().is_of(field.default, field.type):
                 shown = json.dumps(field.default)
                 raise InvalidSchema(
                     FIELD, f"the default {shown:.80} of field {field.name} of {schema.fullname} is not of its type"
@@ -126,25 +124,39 @@ def _check_aliases(props: Any) -> None:
         raise InvalidSchema(FIELD, f"aliases must be a list of names, not {json.dumps(aliases):.80}")
 
 
-def _is_default(value: Any, schema: Any) -> bool:
-    """Whether JSON stands for a value of the type, as the defaults of fields do."""
-    kind = schema.type
-    if kind == "union":
-        return any(_is_default(value, branch) for branch in schema.schemas)
-    if kind == "array":
-        return isinstance(value, list) and all(_is_default(each, schema.items) for each in value)
-    if kind == "map":
-        return isinstance(value, dict) and all(_is_default(each, schema.values) for each in value.values())
-    if kind == "record":
-        return isinstance(value, dict) and all(
-            _is_default(value[field.name], field.type) if field.name in value else field.has_default
-            for field in schema.fields
-        )
-    if kind == "enum":
-        return value in schema.symbols
-    if kind == "fixed":
-        return _is_bytes(value) and len(value) == schema.size
-    return _is_primitive(value, kind)
+class _Default:
+    """Whether JSON stands for a value of a type, as the defaults of fields do.
+
+    Each part is compared with each record once: branches of nested unions would be tried again and again.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, str], bool] = {}
+
+    def is_of(self, value: Any, schema: Any) -> bool:
+        kind = schema.type
+        if kind == "union":
+            return any(self.is_of(value, branch) for branch in schema.schemas)
+        if kind == "array":
+            return isinstance(value, list) and all(self.is_of(each, schema.items) for each in value)
+        if kind == "map":
+            return isinstance(value, dict) and all(self.is_of(each, schema.values) for each in value.values())
+        if kind == "record":
+            return isinstance(value, dict) and self._is_of_record(value, schema)
+        if kind == "enum":
+            return value in schema.symbols
+        if kind == "fixed":
+            return _is_bytes(value) and len(value) == schema.size
+        return _is_primitive(value, kind)
+
+    def _is_of_record(self, value: dict[str, Any], schema: Any) -> bool:
+        key = (id(value), schema.fullname)  # the value is held by the schema, so the id stays its own
+        if key not in self._known:
+            self._known[key] = all(
+                self.is_of(value[field.name], field.type) if field.name in value else field.has_default
+                for field in schema.fields
+            )
+        return self._known[key]
 
 
 def _is_primitive(value: Any, kind: str) -> bool:

@@ -77,6 +77,13 @@ ALERTS = (
         "rows wait and no mover is heard of: see frazil pipeline status",
     ),
     Alert(
+        "FrazilMoverFailing",
+        "frazil_mover_failing > 0",
+        "5m",
+        "warning",
+        "{{ $labels.instance }} moves nothing, its catalog, store or Spark is away: see frazil pipeline status",
+    ),
+    Alert(
         "FrazilMovesFail",
         "frazil_table_move_failing > 0",
         "10m",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 
 from frazil.broker.broker import Broker
-from frazil.broker.floor import AckFloor
+from frazil.broker.floor import AckGuard
+from frazil.broker.namespaces import Namespaces
 from frazil.broker.topic import BrokerTopic
 from frazil.core.clock import SystemClock
 from frazil.core.names import TopicName
@@ -19,17 +21,32 @@ from frazil.registry.topics import TopicSchemas
 from frazil.serve.admin.parts import BrokerParts
 from frazil.serve.danube import DanubeDoor, Publish
 from frazil.serve.danube_schemas import DanubeSchemas
+from frazil.serve.grpc_admin import AdminDoor
 from frazil.serve.schema_checks import SchemaChecks
+from frazil.serve.threads import Threads
+
+SCHEMA_CALLS_MAX = 8
+"""At once; others wait."""
 
 
 class BrokerDoors:
-    def __init__(self, storage: Storage, settings: Settings, publish: Publish = BrokerTopic.publish) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        settings: Settings,
+        publish: Publish = BrokerTopic.publish,
+        addresses: Mapping[str, str] | None = None,
+    ) -> None:
+        """`addresses` are those of the other doors, by their names."""
         self._storage = storage
+        self._addresses = addresses or {}
         self._publish = publish
         self._settings = settings
         self._broker: Broker | None = None
         self._door: DanubeDoor | None = None
+        self._admin_door: AdminDoor | None = None
         self._meta: MetaStore | None = None
+        self._threads: Threads | None = None
         self.checks: SchemaChecks | None = None
         """Of messages that come by any door, once it is open."""
         self.parts: BrokerParts | None = None
@@ -40,31 +57,40 @@ class BrokerDoors:
         """None before it is open."""
         return self._broker
 
-    async def open(self) -> str:
-        """The address for Danube clients."""
+    async def open(self) -> dict[str, str]:
+        """The addresses for Danube clients and Danube's admin tools."""
         self._meta = await asyncio.to_thread(open_meta, self._settings)
         registry = SchemaRegistry(self._meta, SystemClock())
         topics = TopicSchemas(self._meta, registry, SystemClock())
         forget = partial(_forget_schema, self._storage, topics)
         self._broker = Broker(self._storage, self._meta, self._settings.broker, SystemClock(), forget)
         await self._broker.start()
-        self._storage.floor_of = AckFloor(self._storage.floor_of, self._broker)
-        schemas = DanubeSchemas(registry, topics)
+        self._storage.guards = [*self._storage.guards, AckGuard(self._broker)]
+        self._threads = Threads("frazil-schemas", SCHEMA_CALLS_MAX)
+        schemas = DanubeSchemas(registry, topics, self._threads)
         broker, bytes_max = self._settings.broker, self._settings.wal.message_bytes_max
-        self.checks = SchemaChecks(topics)
+        self.checks = SchemaChecks(topics, self._threads)
         self._door = DanubeDoor(self._broker, schemas, self.checks, broker, bytes_max, self._publish)
         await self._door.start()
-        self.parts = BrokerParts(self._broker, registry, topics)
-        return self._door.url
+        self._broker.address = self._door.url
+        namespaces = Namespaces(self._meta, self._storage, partial(list, self._broker.topics))
+        self.parts = BrokerParts(self._broker, registry, topics, namespaces)
+        self._admin_door = AdminDoor(self._storage, self.parts, broker, self._addresses)
+        await self._admin_door.start()
+        return {"danube": self._door.url, "admin": self._admin_door.url}
 
     async def close(self) -> None:
         """Calls are answered and streams end before cursors are stored."""
         if self._broker is not None:
             self._broker.end_streams()
-        if self._door is not None:
-            await self._door.stop()
+        doors = (self._admin_door, self._door)
+        await asyncio.gather(*(door.stop() for door in doors if door is not None))
         if self._broker is not None:
             await self._broker.close()
+        if self.checks is not None:
+            self.checks.close()
+        if self._threads is not None:
+            self._threads.close()
         if self._meta is not None:
             self._meta.close()
 

@@ -1,93 +1,42 @@
-"""The door for Danube clients: their gRPC services over the broker, and nothing of its own.
-
-Every error of the broker becomes a status that their clients understand. What they answer with a retry (UNAVAILABLE,
-RESOURCE_EXHAUSTED) is used for what a retry can mend.
-"""
+"""The door for Danube clients: their gRPC services over the broker, and nothing of its own."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextvars import ContextVar
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
-import grpc.aio
 from danube.proto import DanubeApi_pb2 as pb
 from danube.proto import SchemaRegistry_pb2
-from google.protobuf.message import DecodeError
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from frazil.broker.broker import Broker
-from frazil.broker.choice import Kind
-from frazil.broker.counts import BrokerCounts
+from frazil.broker.consumer import Consumer, Stream
+from frazil.broker.delivery.assignment import Kind
+from frazil.broker.live import LiveSubscription
+from frazil.broker.subscription import Subscription
 from frazil.broker.topic import BrokerTopic, Outgoing
 from frazil.core.broker_settings import BrokerSettings
-from frazil.core.errors import (
-    Closed,
-    DiskBudgetExceeded,
-    DiskFull,
-    FrazilError,
-    IncompatibleSchema,
-    InvalidInput,
-    ListenFailed,
-    LogFailed,
-    MetadataUnavailable,
-    Overloaded,
-    SchemaNotFound,
-    SubjectMismatch,
-    SubscriptionNotFound,
-    SubscriptionTaken,
-    TopicDiffers,
-    TopicExists,
-    TopicNotFound,
-    TryLater,
-)
+from frazil.core.errors import FrazilError, InvalidInput, SubscriptionNotFound, TopicNotFound
 from frazil.core.names import TopicName
 from frazil.core.settings import MIB
 from frazil.serve.danube_ended import EndedConsumers, Subscriber
-from frazil.serve.danube_messages import epoch_of, outgoing, subscription_field, wire
+from frazil.serve.danube_messages import incarnation_of, outgoing, subscription_field, wire
 from frazil.serve.danube_schemas import DanubeSchemas
-from frazil.serve.request_ids import HEADER, begin, current
+from frazil.serve.descriptors import connections_max
+from frazil.serve.grpc_calls import UNLIMITED, Answer, CallLimit, Context, GrpcServer, calling, reader, refuse, unary
+from frazil.serve.request_ids import begin
 from frazil.serve.schema_checks import SchemaChecks
 
-STOP_SECONDS_MAX = 5.0
 ENVELOPE_BYTES = MIB
 """What a message may have around its payload before gRPC refuses it."""
 
 _TOPIC = re.compile(r"/[A-Za-z0-9_-]+/[A-Za-z0-9_-]+", re.ASCII)
 _KINDS = (Kind.EXCLUSIVE, Kind.SHARED, Kind.FAILOVER, Kind.KEY_SHARED)
-_STATUSES: tuple[tuple[type[FrazilError], grpc.StatusCode], ...] = (
-    (SubjectMismatch, grpc.StatusCode.FAILED_PRECONDITION),
-    (IncompatibleSchema, grpc.StatusCode.FAILED_PRECONDITION),
-    (SchemaNotFound, grpc.StatusCode.NOT_FOUND),
-    (InvalidInput, grpc.StatusCode.INVALID_ARGUMENT),
-    (TopicNotFound, grpc.StatusCode.NOT_FOUND),
-    (SubscriptionNotFound, grpc.StatusCode.NOT_FOUND),
-    (TopicExists, grpc.StatusCode.ALREADY_EXISTS),
-    (TopicDiffers, grpc.StatusCode.FAILED_PRECONDITION),
-    (SubscriptionTaken, grpc.StatusCode.PERMISSION_DENIED),
-    (Overloaded, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (DiskFull, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (DiskBudgetExceeded, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (TryLater, grpc.StatusCode.UNAVAILABLE),
-    (LogFailed, grpc.StatusCode.UNAVAILABLE),
-    (MetadataUnavailable, grpc.StatusCode.UNAVAILABLE),
-    (Closed, grpc.StatusCode.UNAVAILABLE),
-)
 
-_log = logging.getLogger("frazil.serve")
-
-Context = Any
-"""gRPC's, which is generic only for type checkers that have its stubs."""
-Answer = Callable[[Any], Awaitable[Any]]
 Publish = Callable[[BrokerTopic, Outgoing], Awaitable[int]]
 """The topic's own, or one that traces it."""
-
-_calling: ContextVar[Context] = ContextVar("calling")
+Connected = tuple[BrokerTopic, Subscription | LiveSubscription, Consumer, Stream]
 
 
 class DanubeDoor:
@@ -107,48 +56,28 @@ class DanubeDoor:
         self._checks = checks
         self._settings = settings
         self._publish = publish
-        self._server = grpc.aio.server(
-            options=[
-                ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", message_bytes_max + ENVELOPE_BYTES),
-                ("grpc.max_send_message_length", -1),
-                ("grpc.keepalive_time_ms", 20_000),
-                ("grpc.keepalive_timeout_ms", 10_000),
-                ("grpc.keepalive_permit_without_calls", 1),
-                ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
-            ]
-        )
-        self._health = health.aio.HealthServicer()
+        self._calls = CallLimit("broker.calls_max", settings.calls_max)
+        self._streams = CallLimit("broker.streams_max", settings.streams_max)
+        self._server = GrpcServer(message_bytes_max + ENVELOPE_BYTES, connections_max())
         self._ended = EndedConsumers()
         self.url = ""
 
     async def start(self) -> None:
-        host, port = self._settings.host, self._settings.port
-        self._server.add_generic_rpc_handlers(self._services())
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        files = (pb.DESCRIPTOR, SchemaRegistry_pb2.DESCRIPTOR)
-        names = [service.full_name for file in files for service in file.services_by_name.values()]
-        reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server)
-        shown = f"[{host}]" if ":" in host else host
-        try:
-            port = self._server.add_insecure_port(f"{shown}:{port}")
-        except RuntimeError as error:
-            raise ListenFailed(host, port, str(error).splitlines()[0]) from None
-        self.url = f"http://{self._settings.advertised or f'{shown}:{port}'}"
-        await self._server.start()
-        await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
+        settings = self._settings
+        address = self._server.listen(settings.host, settings.port, "--broker-port or broker.port")
+        self.url = f"http://{settings.advertised or address}"
+        await self._server.start(self._services(), (pb.DESCRIPTOR, SchemaRegistry_pb2.DESCRIPTOR))
 
     async def stop(self) -> None:
         """No new calls; those on their way are answered; streams end."""
         self._ended.stop()
-        await self._health.enter_graceful_shutdown()
-        await self._server.stop(STOP_SECONDS_MAX)
+        await self._server.stop()
 
     # --- discovery
 
     async def _lookup(self, request: Any) -> Any:
         name = _topic(request.topic)
-        if not self._broker.knows(name) and not self._broker.partitions(name):
+        if not self._broker.partitions(name) and not await self._broker.discover(name):
             raise TopicNotFound(request.topic)
         return pb.TopicLookupResponse(
             request_id=request.request_id,
@@ -160,7 +89,7 @@ class DanubeDoor:
 
     async def _partitions(self, request: Any) -> Any:
         return pb.TopicPartitionsResponse(
-            request_id=request.request_id, partitions=self._broker.partitions(_topic(request.topic))
+            request_id=request.request_id, partitions=await self._broker.discover(_topic(request.topic))
         )
 
     # --- producers
@@ -169,6 +98,7 @@ class DanubeDoor:
         _topic(request.topic_name)
         reliable = request.dispatch_strategy == pb.Reliable
         if request.HasField("schema_ref"):
+            self._broker.check_producer(request.topic_name, request.producer_name, reliable=reliable)
             await self._schemas.bind(request.topic_name, request.schema_ref)
         producer = await self._broker.create_producer(request.topic_name, request.producer_name, reliable=reliable)
         return pb.ProducerResponse(request_id=request.request_id, producer_id=producer.id, producer_name=producer.name)
@@ -186,10 +116,10 @@ class DanubeDoor:
 
     async def _subscribe(self, request: Any) -> Any:
         _topic(request.topic_name)
-        if request.subscription_type >= len(_KINDS):
+        if not 0 <= request.subscription_type < len(_KINDS):
             raise InvalidInput("subscription_type: must be 0 to 3", field="subscription_type")
         kind = _KINDS[request.subscription_type]
-        who = Subscriber(_calling.get().peer(), request.topic_name, request.subscription, request.consumer_name)
+        who = Subscriber(calling.get().peer(), request.topic_name, request.subscription, request.consumer_name)
         if self._ended.is_its_own_doing(who):
             raise SubscriptionNotFound.deleted(request.topic_name, request.subscription)
         number = await self._broker.subscribe(
@@ -204,35 +134,51 @@ class DanubeDoor:
         try:
             if isinstance(request, InvalidInput):
                 raise request
-            if request.consumer_id in self._ended:
-                await self._ended.hold()
-            topic, subscription, consumer, stream = self._broker.connect(request.consumer_id)
+            self._streams.enter()
         except FrazilError as error:
-            await _refuse(context, error, self._broker.counts)
-        name, url, epoch, field = str(topic.name), self.url, -1, b""
+            await refuse(context, error, self._broker.counts)
         try:
-            await context.send_initial_metadata(())  # clients wait for it, and one in Rust does nothing else meanwhile
-            while (entry := await stream.take()) is not None:
-                if epoch != stream.epoch:
-                    epoch = stream.epoch
-                    field = subscription_field(subscription.name, epoch)
-                yield wire(entry, name, url, field)
+            topic, subscription, consumer, stream = await self._connected(request.consumer_id, context)
+            name, url, incarnation, field = str(topic.name), self.url, -1, b""
+            try:
+                await context.send_initial_metadata(())  # clients wait for it, and one in Rust does nothing meanwhile
+                while (entry := await stream.take()) is not None:
+                    if incarnation != stream.incarnation:
+                        incarnation = stream.incarnation
+                        field = subscription_field(subscription.name, incarnation)
+                    try:
+                        message = wire(entry, name, url, field)
+                    except (ValueError, TypeError, OverflowError) as error:
+                        reason = f"it can't be sent to a Danube client: {error}"
+                        subscription.nack(entry.offset, None, reason, incarnation)
+                        continue
+                    yield message
+            finally:
+                subscription.disconnect(consumer, stream)
+            if self._broker.has_forgotten(consumer.id):
+                self._ended.add(consumer.id, Subscriber(context.peer(), name, subscription.name, consumer.name))
+                await refuse(context, SubscriptionNotFound.deleted(name, subscription.name), self._broker.counts)
         finally:
-            subscription.disconnect(consumer, stream)
-        if self._broker.has_forgotten(consumer.id):
-            self._ended.add(consumer.id, Subscriber(context.peer(), name, subscription.name, consumer.name))
-            await _refuse(context, SubscriptionNotFound.deleted(name, subscription.name), self._broker.counts)
+            self._streams.leave()
+
+    async def _connected(self, consumer_id: int, context: Context) -> Connected:
+        try:
+            if consumer_id in self._ended:
+                await self._ended.hold()
+            return self._broker.connect(consumer_id)
+        except FrazilError as error:
+            await refuse(context, error, self._broker.counts)
 
     async def _ack(self, request: Any) -> Any:
         found = self._broker.subscription(request.msg_id.topic_name, request.subscription_name)
-        found.ack(request.msg_id.topic_offset, epoch_of(request.msg_id))
+        found.ack(request.msg_id.topic_offset, incarnation_of(request.msg_id))
         return pb.AckResponse(request_id=request.request_id)
 
     async def _nack(self, request: Any) -> Any:
         found = self._broker.subscription(request.msg_id.topic_name, request.subscription_name)
         delay_us = request.delay_ms * 1_000 if request.HasField("delay_ms") else None
         reason = request.reason[:1_000] or "refused by its consumer"
-        found.nack(request.msg_id.topic_offset, delay_us, reason, epoch_of(request.msg_id))
+        found.nack(request.msg_id.topic_offset, delay_us, reason, incarnation_of(request.msg_id))
         return pb.NackResponse(request_id=request.request_id)
 
     # --- health
@@ -265,59 +211,19 @@ class DanubeDoor:
                 "Ack": (self._ack, pb.AckRequest),
                 "Nack": (self._nack, pb.NackRequest),
             },
-            "danube.HealthCheck": {"HealthCheck": (self._check, pb.HealthCheckRequest)},
         }
         handlers: dict[str, dict[str, Any]] = {
-            service: {name: _unary(answer, request, self._broker.counts) for name, (answer, request) in methods.items()}
-            for service, methods in calls.items()
+            service: {name: self._unary(*call) for name, call in methods.items()} for service, methods in calls.items()
         }
+        check = unary(self._check, pb.HealthCheckRequest, self._broker.counts, UNLIMITED)
+        handlers["danube.HealthCheck"] = {"HealthCheck": check}  # an error would end a client's polling for good
         handlers["danube.ConsumerService"]["ReceiveMessages"] = grpc.unary_stream_rpc_method_handler(
-            self._receive, request_deserializer=_reader(pb.ReceiveRequest)
+            self._receive, request_deserializer=reader(pb.ReceiveRequest)
         )
         return tuple(grpc.method_handlers_generic_handler(service, methods) for service, methods in handlers.items())
 
-
-def _unary(answer: Answer, request: Any, counts: BrokerCounts) -> Any:
-    async def call(message: Any, context: Context) -> Any:
-        asked = begin(context.invocation_metadata())
-        _calling.set(context)
-        if asked.is_given:
-            context.set_trailing_metadata(((HEADER, asked.id),))
-        try:
-            if isinstance(message, InvalidInput):
-                raise message
-            return await answer(message)
-        except FrazilError as error:
-            await _refuse(context, error, counts)
-        except Exception:  # noqa: BLE001 - whatever it was is for our log, not for a client
-            _log.exception("a call failed")
-            await _refuse(context, FrazilError("an error of Frazil's own; its log says more"), counts, logged=True)
-
-    return grpc.unary_unary_rpc_method_handler(
-        call, request_deserializer=_reader(request), response_serializer=lambda made: made.SerializeToString()
-    )
-
-
-def _reader(kind: Any) -> Callable[[bytes], Any]:
-    """What can't be read is a bad call and no failure of the server, as gRPC would take it for."""
-
-    def read(data: bytes) -> Any:
-        try:
-            return kind.FromString(data)
-        except DecodeError:
-            return InvalidInput(f"the request is no {kind.DESCRIPTOR.name}", field="request")
-
-    return read
-
-
-async def _refuse(context: Context, error: FrazilError, counts: BrokerCounts, *, logged: bool = False) -> NoReturn:
-    counts.refused[error.code] += 1
-    code = next((code for kind, code in _STATUSES if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
-    if code is grpc.StatusCode.INTERNAL and not logged:
-        _log.error("%s", error)
-    asked = current()
-    await context.abort(code, error.message, () if asked is None else ((HEADER, asked.id),))
-    raise asyncio.CancelledError  # abort never returns
+    def _unary(self, answer: Answer, request: Any) -> Any:
+        return unary(answer, request, self._broker.counts, self._calls)
 
 
 def _topic(name: str) -> TopicName:

@@ -43,31 +43,32 @@ def wire(entry: Entry, topic: str, broker: str, subscription_field: bytes) -> by
     return entry.wire + subscription_field
 
 
-def subscription_field(name: str, epoch: int) -> bytes:
-    stamp = pb.MsgID(producer_id=epoch + 1)
+def subscription_field(name: str, incarnation: int) -> bytes:
+    """A consumer sends the message id back with its answer, and with it the subscription's incarnation."""
+    stamp = pb.MsgID(producer_id=incarnation)
     return bytes(pb.StreamMessage(subscription_name=name, msg_id=stamp).SerializeToString())
 
 
-def epoch_of(answered: pb.MsgID) -> int | None:
+def incarnation_of(answered: pb.MsgID) -> int | None:
     """Which delivery an answer is for; None of a client that does not send ids back as they came."""
-    return int(answered.producer_id) - 1 if answered.producer_id else None
+    return int(answered.producer_id) or None
 
 
 def _serialised(entry: Entry, topic: str, broker: str) -> bytes:
     message = entry.message
-    attributes = dict(message.attributes)
+    attributes = {name: value or "" for name, value in message.attributes.items()}
     request_id = attributes.pop(REQUEST_ID, "0")
     made = pb.StreamMessage(
         request_id=int(request_id) if request_id.isdecimal() and int(request_id) < 2**64 else 0,
         msg_id=pb.MsgID(topic_name=topic, broker_addr=broker, topic_offset=message.offset),
         payload=message.payload,
-        publish_time=int(message.publish_time.timestamp() * 1_000),
+        publish_time=max(0, int(message.publish_time.timestamp() * 1_000)),  # the protocol has none before 1970
         producer_name=message.producer or "",
         attributes=attributes,
     )
-    if message.schema_id is not None:
+    if message.schema_id is not None and message.schema_id >= 0:
         made.schema_id = message.schema_id
-    if message.schema_version is not None:
+    if message.schema_version is not None and message.schema_version >= 0:
         made.schema_version = message.schema_version
     if message.key is not None:
         made.routing_key = message.key.decode(errors="replace")

@@ -1,11 +1,10 @@
 """The schema registry's side of the Danube door: their calls over `frazil.registry`, and what producers ask of it.
 
-The registry blocks, so calls run in threads.
+The registry blocks, so calls run in threads of their own: a metadata store that hangs holds up no topic.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,20 +13,22 @@ from danube.proto import SchemaRegistry_pb2 as pb
 from frazil.core.errors import SchemaNotFound
 from frazil.registry.registry import SchemaRegistry, SchemaVersion
 from frazil.registry.topics import TopicSchemas
+from frazil.serve.threads import Threads
 
 Answer = Callable[[Any], Awaitable[Any]]
 
 
 class DanubeSchemas:
-    def __init__(self, registry: SchemaRegistry, topics: TopicSchemas) -> None:
+    def __init__(self, registry: SchemaRegistry, topics: TopicSchemas, threads: Threads) -> None:
         self._registry = registry
         self._topics = topics
+        self._threads = threads
 
     # --- for producers
 
     async def bind(self, topic: str, reference: Any) -> None:
         """What a producer means to send: it must be there, and the topic must be of that subject or of none."""
-        await asyncio.to_thread(self._bind, topic, reference)
+        await self._threads.run(self._bind, topic, reference)
 
     def _bind(self, topic: str, reference: Any) -> None:
         subject, which = reference.subject, reference.WhichOneof("version_ref")
@@ -54,7 +55,7 @@ class DanubeSchemas:
         }
 
     async def _register(self, request: Any) -> Any:
-        made = await asyncio.to_thread(
+        made = await self._threads.run(
             self._registry.register,
             request.subject,
             request.schema_type,
@@ -72,13 +73,13 @@ class DanubeSchemas:
 
     async def _get(self, request: Any) -> Any:
         version = request.version if request.HasField("version") else None
-        return _shown(await asyncio.to_thread(self._registry.get, request.schema_id, version))
+        return _shown(await self._threads.run(self._registry.get, request.schema_id, version))
 
     async def _latest(self, request: Any) -> Any:
-        return _shown(await asyncio.to_thread(self._registry.latest, request.subject))
+        return _shown(await self._threads.run(self._registry.latest, request.subject))
 
     async def _versions(self, request: Any) -> Any:
-        found = await asyncio.to_thread(self._registry.versions, request.subject)
+        found = await self._threads.run(self._registry.versions, request.subject)
         versions = [
             pb.SchemaVersionInfo(
                 version=one.version,
@@ -94,7 +95,7 @@ class DanubeSchemas:
 
     async def _compatible(self, request: Any) -> Any:
         mode = request.compatibility_mode if request.HasField("compatibility_mode") else None
-        problems = await asyncio.to_thread(
+        problems = await self._threads.run(
             self._registry.check_compatibility,
             request.subject,
             request.schema_type,
@@ -104,17 +105,17 @@ class DanubeSchemas:
         return pb.CheckCompatibilityResponse(is_compatible=not problems, errors=problems)
 
     async def _delete(self, request: Any) -> Any:
-        await asyncio.to_thread(self._registry.delete_version, request.subject, request.version)
+        await self._threads.run(self._registry.delete_version, request.subject, request.version)
         return pb.DeleteSchemaVersionResponse(success=True, message=f"version {request.version} is deleted")
 
     async def _set_mode(self, request: Any) -> Any:
-        mode = await asyncio.to_thread(
+        mode = await self._threads.run(
             self._registry.set_compatibility_mode, request.subject, request.compatibility_mode
         )
         return pb.SetCompatibilityModeResponse(success=True, message=f"{request.subject} is checked {mode}")
 
     async def _configure(self, request: Any) -> Any:
-        await asyncio.to_thread(
+        await self._threads.run(
             self._topics.configure,
             request.topic_name,
             request.schema_subject,
@@ -126,7 +127,7 @@ class DanubeSchemas:
         )
 
     async def _set_policy(self, request: Any) -> Any:
-        await asyncio.to_thread(
+        await self._threads.run(
             self._topics.set_policy, request.topic_name, request.validation_policy, request.enable_payload_validation
         )
         return pb.UpdateTopicValidationPolicyResponse(
@@ -134,7 +135,7 @@ class DanubeSchemas:
         )
 
     async def _topic(self, request: Any) -> Any:
-        found = await asyncio.to_thread(self._topics.get, request.topic_name)
+        found = await self._threads.run(self._topics.get, request.topic_name)
         return pb.GetTopicSchemaConfigResponse(
             schema_subject=found.subject or "",
             validation_policy=str(found.policy),

@@ -37,6 +37,7 @@ from frazil.log.info import LogList, as_json
 from frazil.log.storage import Storage
 from frazil.pipeline.lease import this_host
 from frazil.serve import flight_pb2 as pb
+from frazil.serve.descriptors import connections_max
 from frazil.serve.flight_calls import Calls, Context, answered, checked, reader_of
 from frazil.serve.flight_publishing import Publishing
 from frazil.serve.flight_reading import Reading
@@ -111,12 +112,13 @@ class FlightDoor:
     async def start(self) -> None:
         self._calls = Calls(self._settings.streams_max, self.counts)
         self._reading = Reading(self._storage, self._calls)
-        self._sql = SqlAnswers(self._sql_command, self._calls)
+        self._sql = SqlAnswers(self._sql_command, self._calls, self._settings.query_seconds_max)
         self._publishing = Publishing(self._storage, self._settings, self._calls, self._checks_of(), self._traces)
         self._subscriptions = Subscriptions(self._broker_of, self._calls)
         self._server = grpc.aio.server(
             options=[
                 ("grpc.so_reuseport", 0),
+                ("grpc.max_allowed_incoming_connections", connections_max()),
                 ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.keepalive_time_ms", 20_000),

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
-import functools
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn, TypeVar
 
 import grpc
@@ -17,8 +14,10 @@ import grpc
 from frazil.core.errors import AnotherLeads, Closed, FrazilError, InvalidInput, LogFailed, TryLater
 from frazil.serve.metrics_flight import FlightCounts
 from frazil.serve.request_ids import HEADER, begin
+from frazil.serve.threads import Threads
 
 THREADS_MAX = 8
+FIRST_SECONDS_MAX = 5.0
 _ARROW_IO_ERROR = "5"
 
 _log = logging.getLogger("frazil.serve")
@@ -33,7 +32,7 @@ class Calls:
 
     def __init__(self, streams_max: int, counts: FlightCounts) -> None:
         self.counts = counts
-        self._threads = ThreadPoolExecutor(THREADS_MAX, "frazil-flight")
+        self._threads = Threads("frazil-flight", THREADS_MAX)
         self._streams_max = streams_max
         self._streams = 0
         self._ends: set[Callable[[], None]] = set()
@@ -42,8 +41,7 @@ class Calls:
 
     async def blocking(self, work: Callable[..., Answer], *arguments: Any, **named: Any) -> Answer:
         """What waits for a disk or takes long, outside of the loop."""
-        kept = contextvars.copy_context()  # with the id of the request, for log lines
-        return await self.loop.run_in_executor(self._threads, functools.partial(kept.run, work, *arguments, **named))
+        return await self._threads.run(work, *arguments, **named)
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[None]:
@@ -80,7 +78,17 @@ class Calls:
             end()
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
+
+
+async def first_of(context: Context) -> Any:
+    """What a stream is for, which its client says at once: until then it takes no place of others."""
+    try:
+        return checked(await asyncio.wait_for(context.read(), FIRST_SECONDS_MAX))
+    except TimeoutError:
+        raise TryLater(
+            f"the stream did not say within {FIRST_SECONDS_MAX:.0f} s what it is for", limit_seconds=FIRST_SECONDS_MAX
+        ) from None
 
 
 async def answered(context: Context, work: Awaitable[None]) -> None:

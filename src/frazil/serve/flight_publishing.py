@@ -1,7 +1,9 @@
 """Streams of batches from clients into the log, many of them on their way at once.
 
-    descriptor      {"topic", "log_id", "producer", "epochs"}: who sends; its own last epoch lies between these two
-    first answer    {"epoch", "next_sequence", "recent"}: how it goes on, and what the log has of what it sent last
+    descriptor      {"topic", "log_id", "producer", "client", "held", "seen"}: who sends, see `core.sequences.Opening`.
+                    Without `client` it is a new one, which takes the name from whoever has it
+    first answer    {"epoch", "next_sequence", "recent", "resumed"}: how it goes on, what the log has of what was sent
+                    last under this epoch, and whether the epoch was this client's before
     each batch      with a note that has its "sequence", the number of its first row in the producer's own counting;
                     see `frazil.core.put_notes`, also for what may come in place of an Arrow batch
     each answer     {"acked": [[sequence, first offset], …]}, or {"sequence", "error"} for the one that was refused
@@ -22,18 +24,19 @@ import grpc
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
-from frazil.core.errors import FrazilError, Overloaded, ProducerFenced, SchemaMismatch, TopicNotFound
+from frazil.core.errors import FrazilError, Overloaded, SchemaMismatch
 from frazil.core.put_notes import FewRow
 from frazil.core.rows import ENVELOPE
-from frazil.core.sequences import ProducerState, Sent
+from frazil.core.sequences import NO_EPOCH, Opened, Opening, ProducerState, Sent, check_producer, new_client_id
 from frazil.core.settings import MIB, FlightSettings
 from frazil.log.group import Part
 from frazil.log.publishing import check_safe
 from frazil.log.storage import Storage
 from frazil.log.topic import Topic
-from frazil.serve.flight_calls import Calls, Context, as_json, checked
+from frazil.serve.flight_calls import Calls, Context, as_json, checked, first_of
 from frazil.serve.flight_notes import Few, Given, Note, Room, assembled, check_size, few, noted
 from frazil.serve.flight_pb2 import PutResult
+from frazil.serve.flight_topics import check_log
 from frazil.serve.flight_wire import Received, received_batch, received_schema
 from frazil.serve.movers import parsed
 from frazil.serve.request_ids import current
@@ -60,7 +63,9 @@ class _Opening(_Frozen):
     topic: str
     log_id: str | None = None
     producer: str = Field(min_length=1, max_length=255)
-    epochs: tuple[Count, Count] | None = Field(None, strict=False)
+    client: str | None = None
+    held: Count | None = None
+    seen: int | None = Field(None, ge=NO_EPOCH, lt=2**62)
 
 
 class _Put:
@@ -100,19 +105,18 @@ class Publishing:
         self._room.set()
 
     async def put(self, context: Context) -> None:
+        first = await first_of(context)
+        if first is grpc.aio.EOF:
+            return
         with self.calls.stream():
-            first = checked(await context.read())
-            if first is grpc.aio.EOF:
-                return
             asked = parsed(_Opening, first.command, "descriptor", REQUEST_BYTES_MAX)
             topic = await self.calls.blocking(self.storage.topic, asked.topic, create=False)
-            if asked.log_id not in (None, topic.log.log_id):
-                raise TopicNotFound(topic.name, "it was deleted, and another was made under its name; use that one")
+            check_log(topic.log, asked.log_id)
             schema = received_schema(first)
             _check_columns(topic, schema)
-            state = await self.calls.blocking(_opened, topic, asked)
-            await context.write(PutResult(app_metadata=as_json(_as_told(state))))
-            await _Stream(self, context, topic, schema, asked.producer, state.epoch).serve()
+            opened = await self.calls.blocking(_opened, topic, asked)
+            await context.write(PutResult(app_metadata=as_json(_as_told(opened))))
+            await _Stream(self, context, topic, schema, asked.producer, opened.state).serve()
 
     # --- what all streams hold together
 
@@ -140,14 +144,20 @@ class Publishing:
 
 class _Stream:
     def __init__(
-        self, publishing: Publishing, context: Context, topic: Topic, schema: pa.Schema, producer: str, epoch: int
+        self,
+        publishing: Publishing,
+        context: Context,
+        topic: Topic,
+        schema: pa.Schema,
+        producer: str,
+        state: ProducerState,
     ) -> None:
         self._publishing = publishing
         self._context = context
         self._topic = topic
         self._schema = schema
         self._producer = producer
-        self._epoch = epoch
+        self._epoch, self._number = state.epoch, state.stream
         self._begun: deque[_Put] = deque()
         self._moved = asyncio.Event()
         self._room = asyncio.Event()
@@ -270,7 +280,7 @@ class _Stream:
             await asyncio.wait([work])  # whoever ends the stream must know whether it was begun
 
     def _begin_now(self, given: Given, put: _Put) -> None:
-        sent = Sent(self._producer, self._epoch, put.sequence)
+        sent = Sent(self._producer, self._epoch, put.sequence, self._number)
         settled = self._publishing.settled
         traced = self._publishing.traces is not None
         if isinstance(given, Few):
@@ -309,18 +319,20 @@ def _settle(part: Part) -> None:
         put.stream.settle(put)
 
 
-def _opened(topic: Topic, asked: _Opening) -> ProducerState:
-    """The producer's next epoch, unless somebody else has taken its name meanwhile."""
-    if asked.epochs is not None:
-        state = topic.producer_state(asked.producer)
-        low, high = asked.epochs
-        if state is not None and not low <= state.epoch <= high:
-            raise ProducerFenced(topic.name, asked.producer, high, state.epoch)
-    return topic.open_producer(asked.producer)
+def _opened(topic: Topic, asked: _Opening) -> Opened:
+    check_producer(asked.producer)
+    client = new_client_id() if asked.client is None else asked.client
+    return topic.log.open_producer(asked.producer, Opening(client, asked.held, asked.seen))
 
 
-def _as_told(state: ProducerState) -> dict[str, Any]:
-    return {"epoch": state.epoch, "next_sequence": state.next_sequence, "recent": state.recent}
+def _as_told(opened: Opened) -> dict[str, Any]:
+    state = opened.state
+    return {
+        "epoch": state.epoch,
+        "next_sequence": state.next_sequence,
+        "recent": state.recent,
+        "resumed": opened.resumed,
+    }
 
 
 def _messages(

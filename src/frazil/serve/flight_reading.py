@@ -19,7 +19,7 @@ from typing import Literal
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
-from frazil.core.errors import Closed, InvalidInput, OffsetOutOfRange, TopicNotFound, TryLater
+from frazil.core.errors import Closed, InvalidInput, OffsetOutOfRange, TryLater
 from frazil.core.rows import OFFSET, joined
 from frazil.core.settings import MIB
 from frazil.log.positions import Start, resolve_start
@@ -27,6 +27,7 @@ from frazil.log.reader import BatchReader
 from frazil.log.storage import Storage
 from frazil.log.topic_log import TopicLog
 from frazil.serve.flight_calls import Calls, Context
+from frazil.serve.flight_topics import check_log
 from frazil.serve.flight_wire import batch_data, note_data, schema_data
 from frazil.serve.movers import parsed
 
@@ -134,14 +135,13 @@ class Reading:
                         self._calls.counts.sent(batch.num_rows)
                         for part in _slices(batch):
                             await context.write(batch_data(part))
+                await context.write(note_data({"offset": reader.offset}))  # the last rows may be accepted as missing
             finally:
                 reader.close()
 
     def _reader_of(self, wanted: _Read) -> tuple[TopicLog, BatchReader]:
         log = self._storage.topic(wanted.topic, create=False).log
-        if wanted.log_id not in (None, log.log_id):
-            again = "it was deleted, and another was made under its name; read that one"
-            raise TopicNotFound(wanted.topic, again)
+        check_log(log, wanted.log_id, wanted.start if isinstance(wanted.start, int) else None)
         start: Start
         if isinstance(wanted.start, _Time):
             start = _EPOCH + timedelta(microseconds=wanted.start.time_us)

@@ -2,7 +2,7 @@
 
 Each is a process of its own, `frazil sql`: a query may take all the memory and time it gets, and those who publish must
 not feel it. It sees the topics and no other file of this host, and ends with its caller, or with us. It waits for a
-caller that is slow.
+caller that is slow, but no longer than a query may take.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
 from frazil.core.error_forms import from_dict
-from frazil.core.errors import InvalidInput, TryLater
+from frazil.core.errors import InvalidInput, QueryTooLong, TryLater
 from frazil.serve.flight_calls import Calls, Context
 from frazil.serve.flight_wire import batch_data, schema_data
 from frazil.serve.movers import parsed
@@ -52,8 +52,9 @@ def is_sql(ticket: bytes) -> bool:
 class SqlAnswers:
     """Made and used on one event loop."""
 
-    def __init__(self, command: Sequence[str] | None, calls: Calls) -> None:
+    def __init__(self, command: Sequence[str] | None, calls: Calls, seconds_max: int) -> None:
         self._command = command
+        self._seconds_max = seconds_max
         self._calls = calls
         self._running = 0
         self._threads = ThreadPoolExecutor(QUERIES_MAX, "frazil-sql")
@@ -71,12 +72,19 @@ class SqlAnswers:
                 query = await self._in_thread(_Query, [*self._command, *_words(asked)])
                 try:
                     with self._calls.until_end(query.kill):
-                        await self._answer(query, context)
+                        await self._answer_in_time(query, context)
                 finally:
                     query.kill()
                     await asyncio.shield(self._in_thread(query.close))
         finally:
             self._running -= 1
+
+    async def _answer_in_time(self, query: _Query, context: Context) -> None:
+        try:
+            async with asyncio.timeout(self._seconds_max):
+                await self._answer(query, context)
+        except TimeoutError:
+            raise QueryTooLong(self._seconds_max, "flight.query_seconds_max") from None
 
     async def _answer(self, query: _Query, context: Context) -> None:
         reader = await self._in_thread(query.opened)
@@ -111,7 +119,7 @@ class _Query:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
-            env={**os.environ, "TMPDIR": self._folder.name},
+            env={**os.environ, "TMPDIR": self._folder.name, "ARROW_DEFAULT_MEMORY_POOL": "system"},
             start_new_session=True,
         )
 

@@ -1,8 +1,11 @@
 """Subscriptions over Flight, each of them one stream in both directions, on the broker's own rules.
 
     descriptor      {"topic", "subscription", "kind", "consumer", "key_filters"}
-    to the client   messages as rows, and now and then an empty note
-    from it         {"ack": [offset, …]} and {"nack": offset, "delay_ms", "reason"}
+    to the client   {"incarnation": n} before the first messages and after a reset, messages as rows, and now and then
+                    an empty note
+    from it         {"ack": [offset, …], "incarnation"} and {"nack": offset, "delay_ms", "reason", "incarnation"}
+
+An answer carries the incarnation that its message came with: after a reset, answers to earlier deliveries are void.
 
 What has no answer when the stream ends is delivered again. Runs on the broker's event loop.
 """
@@ -10,6 +13,7 @@ What has no answer when the stream ends is delivered again. Runs on the broker's
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Annotated
 
@@ -18,13 +22,13 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
 from frazil.broker.broker import Broker
-from frazil.broker.choice import Kind
+from frazil.broker.delivery.assignment import Kind
 from frazil.broker.entry import Entry
 from frazil.broker.live import LiveSubscription
 from frazil.broker.subscription import Subscription
-from frazil.core.errors import InvalidInput, SubscriptionNotFound
+from frazil.core.errors import ConsumerReplaced, InvalidInput, SubscriptionNotFound, TopicNotFound
 from frazil.core.rows import ENVELOPE, OFFSET
-from frazil.serve.flight_calls import Calls, Context, checked
+from frazil.serve.flight_calls import Calls, Context, checked, first_of
 from frazil.serve.flight_wire import batch_data, note_data, schema_data
 from frazil.serve.movers import parsed
 
@@ -54,6 +58,7 @@ class _Answer(_Frozen):
     nack: Offset | None = None
     delay_ms: int | None = Field(None, ge=0, lt=2**40)
     reason: str = Field("refused by its consumer", max_length=1_000)
+    incarnation: Offset | None = None
 
 
 class Subscriptions:
@@ -62,16 +67,17 @@ class Subscriptions:
         self._calls = calls
 
     async def exchange(self, context: Context) -> None:
+        first = await first_of(context)
+        if first is grpc.aio.EOF:
+            return
         with self._calls.stream():
-            first = checked(await context.read())
-            if first is grpc.aio.EOF:
-                return
             asked = parsed(_Asked, first.command, "descriptor", REQUEST_BYTES_MAX)
             broker = self._broker_of()
             if broker is None:
                 raise InvalidInput("subscriptions need the broker: set broker.enabled", field="broker.enabled")
             await broker.make_known(asked.topic)
             kind = _kind(asked.kind)
+            took_over = _is_connected(broker, asked)
             number = await broker.subscribe(asked.topic, asked.subscription, kind, asked.consumer, asked.key_filters)
             _, subscription, consumer, stream = broker.connect(number)
             answers = asyncio.create_task(_take_answers(subscription, context), name="flight answers")
@@ -79,7 +85,8 @@ class Subscriptions:
             try:
                 with self._calls.until_end(stream.end):
                     await context.write(schema_data(DELIVERED))
-                    await context.write(note_data({"consumer": consumer.name}))
+                    await context.write(note_data({"consumer": consumer.name, "took_over": took_over}))
+                    incarnation = 0
                     while not stream.ended:
                         try:
                             entries = await asyncio.wait_for(stream.take_some(ENTRIES_MAX), QUIET_SECONDS)
@@ -87,13 +94,19 @@ class Subscriptions:
                             await context.write(note_data({}))
                             continue
                         if entries:
-                            await context.write(batch_data(_rows(entries)))
+                            now, data = stream.incarnation, batch_data(_rows(entries))
+                            if now != incarnation:
+                                incarnation = now
+                                await context.write(note_data({"incarnation": incarnation}))
+                            await context.write(data)
             finally:
                 answers.cancel()
                 subscription.disconnect(consumer, stream)
             if answers.done() and not answers.cancelled() and (error := answers.exception()) is not None:
                 raise error
             self._calls.check_open()
+            if stream.is_replaced:
+                raise ConsumerReplaced(asked.topic, asked.subscription, consumer.name)
             if broker.has_forgotten(number):
                 raise SubscriptionNotFound.deleted(asked.topic, asked.subscription)
 
@@ -102,10 +115,17 @@ async def _take_answers(subscription: Subscription | LiveSubscription, context: 
     while (data := checked(await context.read())) is not grpc.aio.EOF:
         answer = parsed(_Answer, data.note, "answer", REQUEST_BYTES_MAX * 4)
         for offset in answer.ack:
-            subscription.ack(offset)
+            subscription.ack(offset, answer.incarnation)
         if answer.nack is not None:
             delay_us = None if answer.delay_ms is None else answer.delay_ms * 1_000
-            subscription.nack(answer.nack, delay_us, answer.reason)
+            subscription.nack(answer.nack, delay_us, answer.reason, answer.incarnation)
+
+
+def _is_connected(broker: Broker, asked: _Asked) -> bool:
+    with contextlib.suppress(TopicNotFound, InvalidInput):
+        mine = broker.subscription(asked.topic, asked.subscription).consumers.get(asked.consumer)
+        return mine is not None and mine.stream is not None
+    return False
 
 
 def _rows(entries: Sequence[Entry]) -> pa.RecordBatch:

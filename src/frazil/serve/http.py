@@ -29,6 +29,9 @@ from frazil.core.errors import (
     LakeUnavailable,
     LogFailed,
     MetadataUnavailable,
+    NamespaceExists,
+    NamespaceInUse,
+    NamespaceNotFound,
     OffsetOutOfRange,
     SchemaNotFound,
     SubjectMismatch,
@@ -46,6 +49,7 @@ from frazil.core.errors import (
 from frazil.log.storage import Storage
 from frazil.serve.admin import add_admin
 from frazil.serve.admin.parts import AdminJobs, AdminParts, BrokerParts
+from frazil.serve.callers import CheckedCallers
 from frazil.serve.metrics import make_registry
 from frazil.serve.opening import Opening
 from frazil.serve.readiness import Problems, Readiness
@@ -58,6 +62,8 @@ _STATUS: tuple[tuple[type[FrazilError], int], ...] = (
     *((kind, 404) for kind in (TopicNotFound, SubscriptionNotFound, SchemaNotFound, TableNotFound, JobNotFound)),
     *((kind, 409) for kind in (TopicExists, TopicInUse, TopicDiffers, SubscriptionTaken, BrokerOff, TableRefused)),
     *((kind, 409) for kind in (IncompatibleSchema, SubjectMismatch, OffsetOutOfRange)),
+    (NamespaceNotFound, 404),
+    *((kind, 409) for kind in (NamespaceExists, NamespaceInUse)),
     (InvalidInput, 400),
     (TooManyJobs, 429),
     *((kind, 503) for kind in (TryLater, Closed, LakeUnavailable, MetadataUnavailable, LogFailed)),
@@ -73,13 +79,17 @@ def make_app(
     command: Command | None = None,
     addresses: Mapping[str, str] | None = None,
     problems: Problems = list,
+    warnings: Problems = list,
     collectors: Iterable[Collector] = (),
 ) -> FastAPI:
     """`broker` is None where that is off. `command` gives that of a verb, for jobs. `addresses` are those of the doors.
-    `problems` are reasons not to be ready beside those of opening; `collectors` are further metrics."""
+    `problems` are reasons not to be ready beside those of opening, `warnings` problems that leave it ready;
+    `collectors` are further metrics."""
     app = FastAPI(title="Frazil", version=frazil.__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
+    http = storage.settings.http
+    app.add_middleware(CheckedCallers, listening=http.host, allowed=http.allowed_hosts)
     _answer_errors(app)
-    readiness = Readiness(opening, problems)
+    readiness = Readiness(opening, problems, warnings)
     _add_health(app, readiness)
     jobs = AdminJobs.of(command or partial(_command, storage), SystemClock())
     add_admin(app, AdminParts(storage, jobs, broker, addresses or {}))
@@ -104,9 +114,13 @@ def _add_health(app: FastAPI, readiness: Readiness) -> None:
 
     @app.get("/health/ready")
     def ready() -> JSONResponse:
-        """Ready once all topics were opened and none is broken or misses its objective. The others work even then."""
+        """Ready once all topics were opened and none is broken or misses its objective. The others work even then.
+
+        `warnings` are problems that leave it ready: publishing goes on while rows wait for their tables.
+        """
         opening = readiness.opening
         content: dict[str, Any] = {"opened": opening.opened, "topics": opening.total}
+        content["warnings"] = readiness.warnings()
         reasons = readiness.problems()
         if reasons:
             return JSONResponse({"status": "degraded", **content, "reasons": reasons}, 503)

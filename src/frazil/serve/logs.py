@@ -36,12 +36,29 @@ class JsonLines(logging.Formatter):
 
 
 class HumanLines(logging.Formatter):
+    """One line for each event. What clients gave may hold anything, so nothing in it starts a line or moves the cursor
+    of a terminal; lines of a stack trace are indented, and no event is."""
+
     def format(self, record: logging.LogRecord) -> str:
-        line = f"{_time(record)} {record.levelname.lower():<7} {record.getMessage()}"
+        line = f"{_time(record)} {record.levelname.lower():<7} {escaped(record.getMessage())}"
         request = current()
         request_id = getattr(record, "request_id", None if request is None else request.id)
         line = line if request_id is None else f"{line} (request {request_id})"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        if not record.exc_info:
+            return line
+        trace = self.formatException(record.exc_info).split("\n")
+        return "\n".join([line, *(f"  {escaped(one)}" for one in trace)])
+
+
+def escaped(text: str) -> str:
+    """Control codes, line breaks and what changes the direction of text as `\\n`, `\\x1b`, `\\u202e`. A tab stays."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one == "\t" else _code(one) for one in text)
+
+
+def _code(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -10,9 +10,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from frazil.log.metrics import Histogram
+from frazil.log.stats import TopicStats, topic_stats
 from frazil.log.storage import Storage
-from frazil.log.topic import TopicStats
-from frazil.serve.labels import bounded
+from frazil.serve.labels import Rows, bounded
 from frazil.serve.readiness import Readiness
 
 _TOPIC_GAUGES = (
@@ -38,7 +38,9 @@ class LogCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._log()
         yield from self._folder()
-        yield from topic_families([topic.stats() for topic in self._storage.opened_topics()])
+        stats = [topic_stats(one.log, ask_table=False) for one in self._storage.opened_topics()]
+        yield from topic_families(stats)
+        yield held_back_family(stats)
 
     def _log(self) -> Iterator[Metric]:
         metrics = self._storage.metrics
@@ -90,6 +92,19 @@ def topic_families(stats: Sequence[TopicStats]) -> Iterable[GaugeMetricFamily]:
         for family, value in zip(families, values, strict=True):
             family.add_metric(labels, value)
     return families
+
+
+def held_back_family(stats: Sequence[TopicStats]) -> GaugeMetricFamily:
+    text = "How long a guard has held back rows that are past their retention."
+    family = GaugeMetricFamily("frazil_topic_held_back_seconds", text, labels=["topic", "guard"])
+    rows: Rows = [
+        ((one.topic, one.held_back.guard), [max(0, one.tiers.log.learnt_us - one.held_back.since_us) / 1e6])
+        for one in stats
+        if one.held_back is not None and one.tiers.log is not None and one.tiers.log.learnt_us is not None
+    ]
+    for labels, (seconds,) in bounded(rows, [max]):
+        family.add_metric(labels, seconds)
+    return family
 
 
 def _values(one: TopicStats) -> list[int]:

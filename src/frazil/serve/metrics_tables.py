@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -10,14 +10,21 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from frazil.core.clock import Clock
-from frazil.pipeline.status_file import mover_state
+from frazil.pipeline.status_file import LIVE_STATES, mover_state
 from frazil.serve.labels import Rows, bounded
 from frazil.topics.floor import ToldStatus
 from frazil.topics.freshness import Freshness
 
 
 class TablesCollector(Collector):
-    def __init__(self, freshness: Freshness, told: ToldStatus, clock: Clock) -> None:
+    def __init__(
+        self,
+        freshness: Freshness,
+        told: ToldStatus,
+        clock: Clock,
+        ahead: Callable[[], Collection[str]] = frozenset,
+    ) -> None:
+        self._ahead = ahead
         self._freshness = freshness
         self._told = told
         self._clock = clock
@@ -28,6 +35,15 @@ class TablesCollector(Collector):
         yield from self._mover(told)
         yield from self._maintenance(told.get("maintenance") or {})
         yield from _moves(told.get("topics", {}))
+        yield self._tables_ahead(told.get("topics", {}))
+
+    def _tables_ahead(self, topics: Mapping[str, Any]) -> Metric:
+        ahead = self._ahead()
+        found = _by_topic("frazil_table_ahead", "1 if its log has gone back behind its table.")
+        rows: Rows = [((name,), [name in ahead]) for name in topics]
+        for names, (is_ahead,) in bounded(rows):
+            found.add_metric(names, is_ahead)
+        return found
 
     def _tables(self) -> Iterator[Metric]:
         found = self._freshness.read()
@@ -46,8 +62,10 @@ class TablesCollector(Collector):
         yield from (lag, age, objective, missed)
 
     def _mover(self, told: Mapping[str, Any]) -> Iterator[Metric]:
-        lives = bool(told) and mover_state(told, self._clock) in ("starting", "running")
+        lives = bool(told) and mover_state(told, self._clock) in LIVE_STATES
         yield GaugeMetricFamily("frazil_mover_alive", "1 if a mover is heard of, here or elsewhere.", value=int(lives))
+        text = "1 if the mover can move nothing: its catalog, its store or Spark is away."
+        yield GaugeMetricFamily("frazil_mover_failing", text, value=int(bool(told.get("error"))))
         for name, what in (("rows", "Rows moved"), ("commits", "Commits of tables"), ("failures", "Moves that failed")):
             text = f"{what}, since the mover began."
             yield CounterMetricFamily(f"frazil_mover_{name}", text, value=told.get(name, 0))

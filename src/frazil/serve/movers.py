@@ -5,7 +5,8 @@
     action `tell`      {"id", "host", "pid", "state", …}: how the mover stands, and how far each table has its log;
                        compressed by zlib
 
-All of it comes from outside: every field is checked, and all is bounded.
+All of it comes from outside: every field is checked, and all is bounded. What is told is for people and metrics:
+retention asks the catalog itself.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from frazil.core.clock import Clock
+from frazil.core.disk import LocalDisk
 from frazil.core.errors import InvalidInput
 from frazil.core.settings import Settings
 from frazil.pipeline.lease import Leases, MoverName
 from frazil.pipeline.status_file import write_status
 from frazil.pipeline.told import BYTES_MAX, unpacked
+from frazil.topics.guards.moved import mark_moved
 
 Text = Annotated[str, Field(max_length=4096)]
 Name = Annotated[str, Field(min_length=1, max_length=255)]
@@ -79,6 +82,7 @@ class _Topic(_Frozen):
     lag_bytes: float = Field(allow_inf_nan=False)
     lag_rows: int
     error: Text | None
+    error_code: Text | None = None
     last_error: _LastError | None
     moved: _Move | None = None
 
@@ -95,11 +99,13 @@ class _Maintenance(_Frozen):
 class _Told(_Mover):
     model_config = ConfigDict(extra="ignore")
 
-    state: Literal["starting", "running", "stopped"]
+    state: Literal["starting", "waiting", "running", "stopped"]
     rows: Count
     commits: Count
     failures: Count = 0
     error: Text | None
+    since_us: Count | None = None
+    next_try_us: Count | None = None
     topics: dict[Text, _Topic]
     maintenance: _Maintenance | None = None
 
@@ -125,6 +131,7 @@ class MoverActions:
 
     def _lead(self, body: bytes) -> bytes:
         asked = parsed(_Lead, body, "lead")
+        mark_moved(self._settings, LocalDisk(), None)  # from now on rows wait for their tables, also after a restart
         lead = self._leases.ask(asked.name, asked.lease_ms)
         return _json({"leader": asdict(lead.leader), "left_ms": lead.left_ms})
 

@@ -1,4 +1,4 @@
-"""The serving process: own the folder, open all topics behind the door, stop cleanly when told."""
+"""The serving process: own the folder, open all topics behind the door, stop cleanly on a signal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from frazil.core.clock import SystemClock
 from frazil.core.errors import FrazilError, InvalidSettings, ListenFailed
 from frazil.core.settings import HttpSettings, Settings
 from frazil.log.ownership import told_where
-from frazil.pipeline.requirements import missing_part
+from frazil.pipeline.requirements import check_tasks_reach_store, missing_part
+from frazil.serve.descriptors import BoundedHttp, raise_limit
 from frazil.serve.flight import FlightDoor
 from frazil.serve.http import make_app
 from frazil.serve.logs import log_to_stderr
@@ -30,8 +31,7 @@ from frazil.serve.opening import Opening
 from frazil.serve.request_ids import RequestIds
 from frazil.serve.verbs import Command
 from frazil.serve.watch import Watch
-from frazil.topics.floor import TableFloor
-from frazil.topics.opening import open_topics
+from frazil.topics.opening import open_to_move
 
 if TYPE_CHECKING:
     from frazil.log.storage import Storage
@@ -58,18 +58,35 @@ def serve_until_stopped(
 
     `mover` is the command that moves rows, `command` gives that of any verb.
     """
+    if mover is not None:
+        check_tasks_reach_store(settings)
     log_to_stderr(as_json=log_json)
     sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
     with (
-        open_topics(settings) as storage,
+        open_to_move(settings, moves=mover is not None) as storage,
         _traces(settings) as traces,
         _listening(settings.http) as door,
         contextlib.ExitStack() as running,
     ):
-        opening = Opening(storage)
-        moving = _mover(mover)
-        storage.floor_of = TableFloor(settings, always=moving is not None)  # the log keeps what its table lacks
+        raise_limit()
+        missing = missing_part() if mover is not None else None
+        moving = _mover(mover, missing)
         addresses = {"http": _address(door)}
+        opening = Opening(storage)
+        broker = _broker(storage, settings, BrokerTopic.publish if traces is None else traces.publish, addresses)
+        flight = _flight(storage, settings, broker, traces, command)
+        watch = Watch(storage, flight, broker, SystemClock(), has_mover=moving is not None, missing=missing)
+        app = make_app(
+            storage,
+            opening,
+            None if moving is None else lambda: moving.up,
+            broker=None if broker is None else lambda: broker.parts,
+            command=command,
+            addresses=addresses,
+            problems=watch.problems,
+            warnings=watch.warnings,
+            collectors=watch.collectors,
+        )
 
         def announce() -> None:
             running.enter_context(told_where(settings, addresses))
@@ -78,62 +95,56 @@ def serve_until_stopped(
                 moving.start()
                 running.callback(moving.stop)
 
-        publish = BrokerTopic.publish if traces is None else traces.publish
-        broker = _broker(storage, settings, publish)
-        movers = MoverActions(settings, SystemClock(), None if traces is None else traces.told)
-        flight = FlightDoor(
-            storage,
-            settings.flight,
-            movers,
-            lambda: broker.broker if broker is not None else None,
-            lambda: broker.checks if broker is not None else None,
-            traces,
-            None if command is None else command("sql", "--while-stdin", "--arrow", "--json"),
-        )
-        watch = Watch(storage, flight, broker, SystemClock(), has_mover=moving is not None)
-        up = (lambda: moving.up) if moving is not None else None
-        app = make_app(
-            storage,
-            opening,
-            up,
-            broker=(lambda: broker.parts) if broker is not None else None,
-            command=command,
-            addresses=addresses,
-            problems=watch.problems,
-            collectors=watch.collectors,
-        )
         server = _Server(RequestIds(app), announce, running.close, addresses, flight, broker)
-        with server.stopped_by_signals():
-            opening.start()
-            try:
-                server.run(sockets=[door])
-                if server.failed is not None:
-                    raise server.failed
-            finally:
-                running.close()
-                opening.stop()
+        _run(server, door, opening, running)
         _log.info("stopping: syncing and giving the folder back")
     _log.info("stopped")
 
 
-def _mover(command: Sequence[str] | None) -> MoverProcess | None:
+def _run(server: _Server, door: socket.socket, opening: Opening, running: contextlib.ExitStack) -> None:
+    """Until a signal; then all that runs beside the server has ended."""
+    with server.stopped_by_signals():
+        opening.start()
+        try:
+            server.run(sockets=[door])
+            if server.failed is not None:
+                raise server.failed
+        finally:
+            running.close()
+            opening.stop()
+
+
+def _flight(
+    storage: Storage, settings: Settings, broker: BrokerDoors | None, traces: Traces | None, command: Command | None
+) -> FlightDoor:
+    return FlightDoor(
+        storage,
+        settings.flight,
+        MoverActions(settings, SystemClock(), None if traces is None else traces.told),
+        lambda: broker.broker if broker is not None else None,
+        lambda: broker.checks if broker is not None else None,
+        traces,
+        None if command is None else command("sql", "--while-stdin", "--arrow", "--json"),
+    )
+
+
+def _mover(command: Sequence[str] | None, missing: str | None) -> MoverProcess | None:
     """None where it is not wanted, or can't run here: the log goes on without it."""
     if command is None:
         return None
-    missing = missing_part()
     if missing is not None:
         _log.error("rows are not moved to tables: %s", missing)
         return None
     return MoverProcess(command, SystemClock())
 
 
-def _broker(storage: Storage, settings: Settings, publish: Publish) -> BrokerDoors | None:
+def _broker(storage: Storage, settings: Settings, publish: Publish, addresses: dict[str, str]) -> BrokerDoors | None:
     """gRPC and the messages of Danube are imported only by those who want its clients."""
     if not settings.broker.enabled:
         return None
     from frazil.serve.broker_doors import BrokerDoors
 
-    return BrokerDoors(storage, settings, publish)
+    return BrokerDoors(storage, settings, publish, addresses)
 
 
 def _traces(settings: Settings) -> AbstractContextManager[Traces | None]:
@@ -169,11 +180,16 @@ def _announce(addresses: dict[str, str], settings: Settings, as_json: bool) -> N
     address = addresses["http"]
     if as_json:
         told = {"address": address, **addresses, "data": str(settings.data)}
-        told = {name: told[name] for name in ("address", "flight", "danube", "data") if name in told}
-        print(json.dumps(told), flush=True)  # noqa: T201
+        line = json.dumps(
+            {name: told[name] for name in ("address", "flight", "danube", "admin", "data") if name in told}
+        )
     else:
-        print(f"frazil listens on {address}, data in {settings.data}", flush=True)  # noqa: T201
-    doors = ", ".join(addresses[name] for name in ("http", "flight", "danube") if name in addresses)
+        line = f"frazil listens on {address}, data in {settings.data}"
+    try:
+        print(line, flush=True)  # noqa: T201
+    except OSError as error:
+        _log.warning("nobody reads stdout: %s", error.strerror)  # no reason not to serve
+    doors = ", ".join(addresses[name] for name in ("http", "flight", "danube", "admin") if name in addresses)
     _log.info("listening on %s", doors, extra={**addresses, "data": str(settings.data)})
 
 
@@ -192,6 +208,7 @@ class _Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,  # type: ignore[arg-type]
+                http=BoundedHttp,
                 log_config=None,
                 access_log=False,
                 server_header=False,
@@ -213,7 +230,7 @@ class _Server(uvicorn.Server):
             return
         try:
             if self._broker is not None:  # first: it has what the Flight door checks messages by
-                self._addresses["danube"] = await self._broker.open()
+                self._addresses |= await self._broker.open()
             await self._flight.start()
             self._addresses |= {"flight": self._flight.address, "advertised": self._flight.advertised}
         except FrazilError as error:

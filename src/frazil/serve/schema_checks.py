@@ -12,8 +12,11 @@ from collections.abc import Callable, Iterable
 from frazil.core.errors import FrazilError, MessageRefused
 from frazil.registry.records import TopicRecord
 from frazil.registry.topics import TopicSchemas
+from frazil.serve.threads import Threads
 
 WARNED_MAX = 1_000
+CHECKS_MAX = 4
+"""Payloads that are looked at together."""
 
 _log = logging.getLogger("frazil.serve")
 
@@ -25,10 +28,15 @@ Judged = tuple[bytes, int | None, int | None]
 class SchemaChecks:
     """Made and used on one event loop."""
 
-    def __init__(self, topics: TopicSchemas) -> None:
+    def __init__(self, topics: TopicSchemas, asking: Threads) -> None:
         self._topics = topics
+        self._asking = asking
+        self._checking = Threads("frazil-checks", CHECKS_MAX)
         self._warned: set[tuple[str, str]] = set()
         self._looking: dict[str, asyncio.Task[None]] = {}
+
+    def close(self) -> None:
+        self._checking.close()
 
     def passes_all(self, topic: str) -> bool:
         """Whether a topic is known to have no schema, and that lately: the rule, for which nothing is awaited."""
@@ -41,7 +49,7 @@ class SchemaChecks:
         if record.passes_all:
             return
         if record.checks_payloads:
-            await asyncio.to_thread(self._judge, topic, record, message)
+            await self._checking.run(self._judge, topic, record, message)
         else:
             self._judge(topic, record, message)
 
@@ -49,7 +57,7 @@ class SchemaChecks:
         """The same for a batch: all of it is refused if one message is. `messages` is called in a thread, if at all."""
         record = await self._record(topic)
         if not record.passes_all:
-            await asyncio.to_thread(self._judge_all, topic, record, messages)
+            await self._checking.run(self._judge_all, topic, record, messages)
 
     def _judge_all(self, topic: str, record: TopicRecord, messages: Callable[[], Iterable[Judged]]) -> None:
         for row, message in enumerate(messages()):
@@ -66,14 +74,14 @@ class SchemaChecks:
 
     async def _record(self, topic: str) -> TopicRecord:
         """A store that does not answer holds up no message of a topic that is known: what was known holds on."""
-        record, is_recent = self._topics.kept(topic) or (await asyncio.to_thread(self._topics.recent, topic), True)
+        record, is_recent = self._topics.kept(topic) or (await self._asking.run(self._topics.recent, topic), True)
         if not is_recent and topic not in self._looking:
             self._looking[topic] = asyncio.create_task(self._look_again(topic))
         return record
 
     async def _look_again(self, topic: str) -> None:
         try:
-            await asyncio.to_thread(self._topics.recent, topic)
+            await self._asking.run(self._topics.recent, topic)
         except FrazilError as error:
             _log.debug("what is set for %s could not be looked up: %s", topic, error)
         finally:

@@ -39,9 +39,10 @@ from frazil.testing.power_cut import (
 )
 
 Operation = Literal[
-    "create", "write", "allocate", "truncate", "sync", "rename", "remove", "make_folder", "remove_folder", "sync_folder"
-]
-"""What is counted and can be made to fail: all that changes the disk, and nothing that only looks at it."""
+    "create", "write", "allocate", "truncate", "sync", "rename", "remove", "make_folder", "remove_folder",
+    "sync_folder", "open",
+]  # fmt: skip
+"""What can be made to fail: all that changes the disk, which is also counted; and `open` of a file that is there."""
 
 
 class PowerCut(BaseException):
@@ -133,6 +134,8 @@ class FaultyDisk:
         with self._state.guard:
             self._check_power()
             if mode != "create":
+                if (failure := self._failure("open")) is not None:
+                    raise _error(failure, path)
                 return _FaultyFile(self, path, self._file(path))
             parent = self._folder(path.parent)
             if path.name in parent.entries:

@@ -1,9 +1,5 @@
-"""How far local segments may go: only what the table is known to hold.
-
-The mover tells in its file how far each table has each log. Whoever owns the log asks here before retention removes
-a segment. What the file does not say is not known, and nothing of it is removed. A mover that is never heard of again
-leaves its last word: nothing above it goes. A topic that is not moved has no table to wait for.
-"""
+"""How far each table has its log, as the last mover told: for people and metrics, never for retention, which asks the
+catalog itself."""
 
 from __future__ import annotations
 
@@ -53,16 +49,13 @@ def table_end(told: Mapping[str, Any] | None, log: TopicLog) -> int:
     return int(topic["table_end"]) if topic.get("log_id") == log.log_id else 0
 
 
-class TableFloor:
-    """`always` is for an owner that has a mover. Without it, only a folder that a mover has told of has a floor."""
-
-    def __init__(self, settings: Settings, *, always: bool = True) -> None:
-        self._settings = settings
-        self._told = ToldStatus(settings)
-        self._always = always
-
-    def __call__(self, log: TopicLog) -> int | None:
-        if not self._settings.of_topic(log.name).enabled:
-            return None
-        told = self._told.read()
-        return None if told is None and not self._always else table_end(told, log)
+def known_end(told: Mapping[str, Any], topic: str, log_id: str) -> tuple[int, int] | None:
+    """How far the mover last knew a table to have a log, and when that was; None if it never said."""
+    said = (told.get("topics") or {}).get(topic)
+    if said is not None and said.get("error") is None:
+        said = {**said, "time_us": told.get("time_us")}
+    else:
+        said = (told.get("known") or {}).get(topic)
+    if said is None or said.get("log_id") != log_id or not isinstance(said.get("table_end"), int):
+        return None
+    return said["table_end"], int(said.get("time_us") or 0)

@@ -16,6 +16,7 @@ import pyarrow.flight
 from frazil.core.disk import LocalDisk
 from frazil.core.errors import FrazilError, OwnerUnreachable
 from frazil.core.offsets import OffsetRange
+from frazil.core.own_process import check_grpc
 from frazil.core.settings import Settings
 from frazil.log.info import LogInfo, from_json, logs_from_files
 from frazil.log.ownership import served_by
@@ -55,6 +56,7 @@ class OwnerView:
 
     def __init__(self, address: str) -> None:
         self._address = address
+        check_grpc()
         self._client = pa.flight.connect(address)
 
     def logs(self) -> list[LogInfo]:
@@ -95,6 +97,7 @@ def read_anywhere(
 
 def fetch_range(address: str, topic: str, log_id: str, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
     """A range from the log's owner, for a task that does not see its files. An owner that is busy is asked again."""
+    check_grpc()
     client = pa.flight.connect(address)
     aligned = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.DataTypeSpecific)  # else PyIceberg's Rust panics
     options = pa.flight.FlightCallOptions(timeout=FETCH_SECONDS_MAX, read_options=aligned)

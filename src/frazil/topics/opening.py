@@ -4,36 +4,59 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from frazil.core.clock import Clock
-from frazil.core.disk import Disk
+from frazil.core.disk import Disk, LocalDisk
 from frazil.core.errors import LakeUnavailable
 from frazil.core.offsets import OffsetRange, Place
-from frazil.core.settings import Settings
+from frazil.core.settings import Settings, check_lake_folder, settings_of
+from frazil.log.dropped import dropped_ranges
 from frazil.log.history import History, HistoryBatches
+from frazil.log.stats import LogSide, TableSide
 from frazil.log.storage import Storage, open_storage
 from frazil.log.topic_log import TopicLog
-from frazil.topics.floor import TableFloor
+from frazil.topics.floor import ToldStatus
+from frazil.topics.freshness import append_time_us
+from frazil.topics.guards import guards_of
+from frazil.topics.tiers import TableQuestion, table_side
 
 if TYPE_CHECKING:  # PyIceberg takes a second to import, and most who open a folder never read a table
     from frazil.lake.history import TableHistories, TableHistory
 
 
 def open_topics(
-    where: str | os.PathLike[str] | Settings | None, *, disk: Disk | None = None, clock: Clock | None = None
+    where: str | os.PathLike[str] | Settings | Mapping[str, Any] | None,
+    *,
+    disk: Disk | None = None,
+    clock: Clock | None = None,
 ) -> Storage:
     """Open a data folder, made if it is not there; `None` keeps everything in memory.
 
-    Where a mover has ever told of the folder, retention removes only what the tables have.
+    `where` is the folder, a settings file (`.yaml`), a mapping as such a file holds it, or a `Settings`.
+    Retention removes only what the guards allow; see `topics.guards`.
     """
-    settings = where if isinstance(where, Settings) else Settings.of_folder(where)
+    return _opened(Settings.of_folder(None) if where is None else settings_of(where), disk, clock, moves=False)
+
+
+def open_to_move(
+    settings: Settings, *, moves: bool = True, disk: Disk | None = None, clock: Clock | None = None
+) -> Storage:
+    """The same for a process that moves rows to tables, or is meant to: its rows wait for the tables from now on."""
+    return _opened(settings, disk, clock, moves=moves)
+
+
+def _opened(settings: Settings, disk: Disk | None, clock: Clock | None, *, moves: bool) -> Storage:
+    check_lake_folder(settings)
     storage = open_storage(settings, disk=disk, clock=clock, history_of=Histories(settings))
-    if settings.data is not None:
-        storage.floor_of = TableFloor(settings, always=False)
+    try:
+        storage.guards = guards_of(settings, disk or LocalDisk(), moves=moves)
+    except BaseException:
+        storage.close()
+        raise
     return storage
 
 
@@ -44,6 +67,7 @@ class Histories:
         self._settings = settings
         self._guard = threading.Lock()
         self._tables: TableHistories | None = None
+        self._told = ToldStatus(settings) if settings.data is not None else None
 
     def __call__(self, log: TopicLog) -> History | None:
         return None if self._settings.data is None else _LateHistory(self, log)
@@ -61,7 +85,20 @@ class Histories:
                     why = f"{error.name} is not installed: install frazil[lake]"
                     raise LakeUnavailable("catalog", why) from None
                 self._tables = TableHistories(self._settings)
-        return self._tables.of(log.name, log.log_id)
+        return self._tables.of(log.name, log.log_id, [one.log_id for one in log.former])
+
+    def side(self, log: TopicLog, first: int, end: int) -> TableSide | None:
+        """What the table holds of a log, by a look that is bounded and does not raise."""
+        asked = TableQuestion(
+            self._settings,
+            log.name,
+            log.log_id,
+            LogSide(first, end, dropped_ranges(log.removal.dropped)),
+            lambda: self.of(log),
+            None if self._told is None else self._told.read(),
+            lambda offset: append_time_us(log, offset),
+        )
+        return table_side(asked, log.context.clock)
 
 
 class _LateHistory:
@@ -78,9 +115,9 @@ class _LateHistory:
         found = self._histories.of(self._log)
         return None if found is None else found.span()
 
-    def read(self, start: int, end: int, stored: pa.Schema) -> HistoryBatches:
+    def read(self, start: int, end: int, stored: pa.Schema, *, after: Place | None = None) -> HistoryBatches:
         found = self._histories.of(self._log)
-        return _Nothing(start) if found is None else found.read(start, end, stored)
+        return _Nothing(start) if found is None else found.read(start, end, stored, after=after)
 
     def offset_at_time(self, time_us: int) -> int | None:
         found = self._histories.of(self._log)
@@ -89,6 +126,9 @@ class _LateHistory:
     def places(self, offsets: Collection[int]) -> dict[int, Place]:
         found = self._histories.of(self._log)
         return {} if found is None else found.places(offsets)
+
+    def side(self, log: TopicLog, first: int, end: int) -> TableSide | None:
+        return self._histories.side(log, first, end)
 
 
 class _Nothing:

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from frazil.core.errors import CorruptLog, LakeUnavailable, TableRefused, TopicNotFound
+import pyarrow as pa
+
+from frazil.core.disk import Disk, LocalDisk
+from frazil.core.errors import (
+    CorruptLog,
+    FrazilError,
+    LakeUnavailable,
+    OwnerUnreachable,
+    TableRefused,
+    TopicNotFound,
+)
 from frazil.core.names import TopicName
 from frazil.core.settings import Settings
 from frazil.lake.history import TableHistories, TableHistory
+from frazil.log.check import read_ends
+from frazil.log.folder import topic_names
 from frazil.log.info import LogInfo
 from frazil.topics.logs import LogView, open_view
-from frazil.topics.verify import AskLog, Proof, verify
+from frazil.topics.verify import AskLog, Proof, unreadable, verify
 
 Advance = Callable[[int], None]
 Begin = Callable[[int], Advance]
@@ -21,9 +34,40 @@ def prove(settings: Settings, topic: str | None, begin: Begin) -> list[Proof]:
     """What the owner of the folder says is durable, and its files, against the tables."""
     histories = TableHistories(settings)
     with open_view(settings) as logs:
-        wanted = [(info, histories.of(info.topic, info.log_id)) for info in _wanted(logs, topic)]
+        infos, others = _wanted(settings, logs, topic)
+        wanted = [(info, histories.of(info.topic, info.log_id)) for info in infos]
         advance = begin(sum(_rows(info, history) for info, history in wanted))
-        return [verify(_asker(logs, info), logs.read, history, advance) for info, history in wanted]
+        proofs = [_proof(logs, info, history, advance) for info, history in wanted]
+        _raise_if_away(proofs)
+        found = [
+            _as_proof(info, proof)
+            for (info, _), proof in zip(wanted, proofs, strict=True)
+            if not isinstance(proof, TopicNotFound)  # deleted meanwhile
+        ]
+        return sorted([*found, *others], key=lambda proof: proof.topic)
+
+
+def _proof(logs: LogView, info: LogInfo, history: TableHistory | None, advance: Advance) -> Proof | Exception:
+    """Whatever keeps one topic from being walked is no reason to leave the others unproven."""
+    try:
+        return verify(_asker(logs, info), logs.read, history, advance)
+    except (FrazilError, OSError, pa.ArrowException) as error:
+        return error
+
+
+def _raise_if_away(proofs: Sequence[Proof | Exception]) -> None:
+    """A lake that gives no answer for any topic is not a matter of theirs."""
+    if proofs and all(isinstance(proof, LakeUnavailable | OwnerUnreachable | TopicNotFound) for proof in proofs):
+        (first, *_) = proofs
+        assert isinstance(first, Exception)
+        raise first
+
+
+def _as_proof(info: LogInfo, found: Proof | Exception) -> Proof:
+    if isinstance(found, Proof):
+        return found
+    why = found.message if isinstance(found, FrazilError) else str(found)
+    return unreadable(str(info.topic), info.durable_end, why)
 
 
 def _rows(info: LogInfo, history: TableHistory | None) -> int:
@@ -36,21 +80,47 @@ def _rows(info: LogInfo, history: TableHistory | None) -> int:
     return 2 * table_end + max(0, info.durable_end - max(info.first_offset, table_end))
 
 
-def _wanted(logs: LogView, topic: str | None) -> list[LogInfo]:
+def _wanted(settings: Settings, logs: LogView, topic: str | None) -> tuple[list[LogInfo], list[Proof]]:
+    """The logs to walk, and what can be said of topics of which none can be had: those are not proven."""
     infos = logs.logs()
-    problems = getattr(logs, "problems", {})
+    others = _unreadable(settings, logs, infos)
     if topic is None:
-        if problems:
-            name, why = next(iter(problems.items()))
-            raise CorruptLog(name, 0, why)
-        return infos
+        return infos, others
     name = TopicName.parse(topic)
-    if str(name) in problems:
-        raise CorruptLog(str(name), 0, problems[str(name)])
     found = [info for info in infos if info.topic == name]
-    if not found:
+    others = [proof for proof in others if proof.topic == str(name)]
+    if not found and not others:
         raise TopicNotFound(topic)
-    return found
+    return found, others
+
+
+def _unreadable(settings: Settings, logs: LogView, infos: list[LogInfo]) -> list[Proof]:
+    """Topics of the folder that were left out of the list of logs, and logs whose files are gone.
+
+    The folder may be elsewhere, where only its owner sees it; then what the owner lists is all there is to ask for.
+    """
+    disk, folder = LocalDisk(), settings.log_folder
+    ends, flaw = read_ends(disk, folder) if folder.is_dir() else ({}, None)
+    if flaw is not None:
+        raise CorruptLog(flaw.path, flaw.position, flaw.reason)
+    left_out = _names(disk, folder) - {str(info.topic) for info in infos}
+    ids = {info.log_id for info in infos}
+    lost = {log_id: known for log_id, known in ends.items() if log_id not in ids and known["topic"] not in left_out}
+    if left_out or lost:  # what was made or deleted between the two looks is told by a second one
+        again = logs.logs()
+        left_out = (left_out & _names(disk, folder)) - {str(info.topic) for info in again}
+        still = read_ends(disk, folder)[0].keys() - {info.log_id for info in again}
+        lost = {log_id: known for log_id, known in lost.items() if log_id in still}
+    problems: dict[str, str] = getattr(logs, "problems", {})
+    reach = {known["topic"]: int(known["end"]) for known in ends.values()}
+    return [
+        *(unreadable(name, reach.get(name, 0), problems.get(name, "its log can't be opened")) for name in left_out),
+        *(unreadable(one["topic"], one["end"], f"the files of log {log_id} are gone") for log_id, one in lost.items()),
+    ]
+
+
+def _names(disk: Disk, folder: Path) -> set[str]:
+    return {str(name) for name in topic_names(disk, folder)}
 
 
 def _asker(logs: LogView, info: LogInfo) -> AskLog:

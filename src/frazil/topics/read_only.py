@@ -16,15 +16,21 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
+from frazil.core.clock import SystemClock
+from frazil.core.coverage import total, without
 from frazil.core.errors import Closed, LakeUnavailable, OffsetOutOfRange, SchemaMismatch
 from frazil.core.names import TopicName
+from frazil.core.own_process import OwnProcess
 from frazil.core.settings import Settings, settings_of
 from frazil.log.positions import Start, check_end, check_start, time_us
+from frazil.log.stats import TableTier, Tiers
 from frazil.log.topic import MessageReader
 
 if TYPE_CHECKING:  # PyIceberg takes a second to import
     from frazil.lake.history import HistoryReader
     from frazil.lake.topics import TableTopic, TableTopics
+
+_FORKED = "open it in each process, started with multiprocessing's spawn"
 
 
 def open_read_only(where: str | os.PathLike[str] | Settings | Mapping[str, Any]) -> ReadOnlyStorage:
@@ -54,6 +60,7 @@ class ReadOnlyStats:
     end: int
     snapshot_id: int | None
     committed_ms: int | None
+    tiers: Tiers
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -66,14 +73,17 @@ class ReadOnlyStorage:
         self._tables = tables
         self._poll_interval_ms = poll_interval_ms
         self._closed = threading.Event()
+        self._process = OwnProcess("the read-only storage", _FORKED)
 
     def topics(self) -> list[str]:
         """The names of all topics that have rows in a table, sorted."""
+        self._process.check()
         return [str(name) for name in self._tables.names()]
 
     def topic(self, name: str) -> ReadOnlyTopic:
+        self._process.check()
         found = self._tables.find(TopicName.parse(name))
-        return ReadOnlyTopic(self._tables, found, self._closed, self._poll_interval_ms)
+        return ReadOnlyTopic(self._tables, found, self._closed, self._process, self._poll_interval_ms)
 
     def close(self) -> None:
         self._closed.set()
@@ -90,10 +100,18 @@ class ReadOnlyStorage:
 class ReadOnlyTopic:
     """One topic, from as many threads as you like. It is of one log: a topic made anew has to be opened anew."""
 
-    def __init__(self, tables: TableTopics, found: TableTopic, closed: threading.Event, poll_interval_ms: int) -> None:
+    def __init__(
+        self,
+        tables: TableTopics,
+        found: TableTopic,
+        closed: threading.Event,
+        process: OwnProcess,
+        poll_interval_ms: int,
+    ) -> None:
         self._tables = tables
         self._found = found
         self._closed = closed
+        self._process = process
         self.poll_interval_ms = poll_interval_ms
 
     @property
@@ -123,19 +141,27 @@ class ReadOnlyTopic:
 
     def stats(self) -> ReadOnlyStats:
         found = self.look()
-        span, size = self._tables.size_bytes(found)
-        first = found.end if span is None else span.start
+        span, gaps, size = self._tables.size_bytes(found)
+        held = () if span is None else without(span, gaps)
+        now_us = SystemClock().now_us()
+        first, rows = held[0].start if held else found.end, total(held)
+        snapshot_id, committed_ms = found.snapshot_id, found.committed_ms
+        tier = TableTier(
+            held[0].start if held else None, found.end, rows, size, None, None, now_us, None, str(found.table),
+            snapshot_id, committed_ms,
+        )  # fmt: skip
         return ReadOnlyStats(
             topic=self.name,
             table=str(found.table),
             log_id=found.log_id,
             typed=found.own is not None,
-            messages=found.end - first,
+            messages=rows,
             bytes=size,
             first_offset=first,
             end=found.end,
-            snapshot_id=found.snapshot_id,
-            committed_ms=found.committed_ms,
+            snapshot_id=snapshot_id,
+            committed_ms=committed_ms,
+            tiers=Tiers(None, tier),
         )
 
     def check_is_message_topic(self) -> None:
@@ -146,9 +172,14 @@ class ReadOnlyTopic:
 
     def look(self) -> TableTopic:
         """The topic as its table has it now."""
+        self.check_process()
         if self._closed.is_set():
             raise Closed("the read-only storage")
         return self._tables.find(self._found.topic, self._found.log_id)
+
+    def check_process(self) -> None:
+        """A forked child has the catalog's connections without the threads that read ahead."""
+        self._process.check()
 
     def rows(self, found: TableTopic, start: int, end: int | None) -> HistoryReader:
         stop = found.end if end is None else min(end, found.end)
@@ -156,6 +187,7 @@ class ReadOnlyTopic:
 
     def wait(self) -> None:
         """Until it is time to look again; `Closed` if there is no more to come."""
+        self.check_process()
         if self._closed.wait(self.poll_interval_ms / 1_000):
             raise Closed("the read-only storage")
 
@@ -191,6 +223,7 @@ class ReadOnlyBatches(Iterator[pa.RecordBatch]):
 
     def poll(self) -> pa.RecordBatch | None:
         """The next batch if the table has one now."""
+        self._topic.check_process()
         if self._rows is None:
             if self.finished:
                 return None

@@ -15,7 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.flight
 
-from frazil.core.errors import CorruptLog, LakeUnavailable, OffsetOutOfRange, OwnerUnreachable, TopicNotFound
+from frazil.core.errors import (
+    CorruptLog,
+    LakeUnavailable,
+    OffsetOutOfRange,
+    OwnerUnreachable,
+    TopicDiffers,
+    TopicNotFound,
+)
 from frazil.core.offsets import OffsetRange
 from frazil.core.rows import APPEND_TIME, ENVELOPE
 from frazil.core.settings import Settings
@@ -60,6 +67,8 @@ class ServedTopic:
             if str(info.topic) == self.name:
                 if self._log_id in (None, info.log_id):
                     return info
+                if any(one.log_id == self._log_id for one in info.former):
+                    raise TopicDiffers(self.name, "it was renumbered: open it again, and read from the offset wanted")
                 raise TopicNotFound(self.name, "it was deleted, and another was made under its name; read that one")
         raise TopicNotFound(self.name)
 

@@ -8,35 +8,54 @@ snapshot is of the table alone.
 from __future__ import annotations
 
 import contextlib
-import re
+import functools
+import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Self
 
 import duckdb
 import pyarrow as pa
 
-from frazil.core.errors import CorruptLog, FrazilError, InvalidInput, RowsMissing
+from frazil.core.errors import (
+    CorruptLog,
+    FrazilError,
+    InvalidInput,
+    QueryTooLarge,
+    RowsMissing,
+    TableAhead,
+    TableDamaged,
+    TableRefused,
+)
+from frazil.core.names import TopicName
 from frazil.core.offsets import OffsetRange
-from frazil.core.rows import OFFSET
 from frazil.core.settings import Settings
 from frazil.lake.catalog import is_there, open_catalog
-from frazil.lake.queryable import Queryable, queryable
-from frazil.lake.tables import PARTITION, TableName, table_of, table_rows
+from frazil.lake.queryable import Queryable, queryable, unreadable
+from frazil.lake.tables import TableName, table_columns, table_of, table_rows, topic_of
 from frazil.log.info import LogInfo
 from frazil.topics.logs import LogView
+from frazil.topics.sql_checks import Doubt
+from frazil.topics.sql_parse import DEFAULT_NAMESPACE, PLAIN_CONFIG, confined_parser, parse
+from frazil.topics.sql_relation import Part, only_in, parquet, quoted, select, shown_names, text, union
+from frazil.topics.sql_spool import Streamed, TemporarySpace, spool
 
-DEFAULT_NAMESPACE = "default"
-BATCH_ROWS = 10_000
+BATCH_ROWS_MAX = 10_000
+BATCH_BYTES_TARGET = 32 << 20
+UNPACKED_FACTOR = 4
+"""What a row of a Parquet file may take in memory, as a multiple of its size there."""
 CONFINED_MIB_MAX = 1_024
+DUCKDB_MIB_MAX = 640
+"""Of it DuckDB may take so much; the rest is for Python, Arrow and what DuckDB does not count."""
+SPACE_BYTES_MAX = 8 << 30
+SPACE_SHARE = 8
+"""A query may fill an eighth of the free space: four at once leave half of it to the log."""
 ATTEMPTS_MAX = 3
-
-_PART = r'(?:"(?:[^"]|"")*"|[^".\s]+)'
-_MENTIONED = re.compile(rf"\b(?:from|join)\s+(?:(?P<namespace>{_PART})\.)?(?P<table>{_PART})", re.IGNORECASE)
-_NAME = re.compile(rf"(?:(?P<namespace>{_PART})\.)?(?P<table>{_PART})(?: AS .*)?", re.DOTALL)
+_PERHAPS_OF_A_FILE = (duckdb.IOException, duckdb.InvalidInputException, pa.ArrowException, OSError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,198 +76,261 @@ class Answer:
     batches: Iterator[pa.RecordBatch]
 
 
-Looked = tuple[Sequence[LogInfo], Queryable | None]
-
-
 class SqlSession:
-    """One connection. `close` interrupts what runs. A `confined` one sees topics and tables and no other file, and
-    takes no more memory than it may; after its query it answers no other."""
+    """One query over topics and tables. `close` interrupts what runs.
+
+    The text of the query is parsed by a connection that is confined and empty. The connection that runs it has its
+    limits from the start, and a `confined` session sees the files of the tables that the query names and no other.
+    """
 
     def __init__(self, settings: Settings, logs: LogView, as_of: AsOf | None = None, *, confined: bool = False) -> None:
         self._logs = logs
         self._as_of = as_of or AsOf()
         self._confined = confined
         self._paths: list[str] = []
+        self._tables: list[tuple[TableName, Queryable]] = []
+        self._doubts: list[Doubt] = []
+        self._failed: FrazilError | None = None
+        self._row_bytes = 0
+        self._folder = tempfile.TemporaryDirectory(prefix="frazil-sql-", ignore_cleanup_errors=True)
+        self._space = _space(Path(self._folder.name))
         pool = ThreadPoolExecutor(1, thread_name_prefix="frazil-sql")
-        self._connecting = pool.submit(_connect)  # takes as long as a look at a table, and without Python's lock
+        self._parser = pool.submit(confined_parser)  # both take as long as a look at a table, and without Python's lock
+        self._connecting = pool.submit(_connect, self._space, confined=confined)
         pool.shutdown(wait=False)
-        self._catalog = open_catalog(settings) if is_there(settings) else None
-        self._known: set[TableName] = set()
+        try:
+            self._catalog = open_catalog(settings) if is_there(settings) else None
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._parser.result().close()
         self._duck.close()
+        self._folder.cleanup()
 
     def run(self, query: str) -> Answer:
         """The answer as it comes. `InvalidInput` for what is wrong with the query, also once it runs."""
-        looked = {} if self._connecting.done() else self._look_ahead(query)
-        with _told():
-            for name in self._tables_in(query):
-                self._make_view(name, looked.get(name))
-            if self._confined:
-                self._confine()
-            reader = self._duck.sql(query).to_arrow_reader(BATCH_ROWS)
-        return Answer(reader.schema, _batches(reader))
+        with self._told():
+            parsed = parse(self._parser.result(), query, confined=self._confined)
+            for name in sorted(parsed.tables):
+                self._make_view(name)
+            for name in sorted(parsed.perhaps):
+                self._make_view(name, needed=False)
+            self._lock()
+            for doubt in self._doubts:
+                doubt.check(self._duck)
+            reader = self._duck.sql(query).to_arrow_reader(self._batch_rows())
+        return Answer(reader.schema, self._batches(reader))
 
     @property
     def _duck(self) -> duckdb.DuckDBPyConnection:
         return self._connecting.result()
 
-    def _look_ahead(self, query: str) -> dict[TableName, Looked]:
-        """Tables that the query seems to name, looked at while DuckDB starts. What it really names only DuckDB knows:
-        a look too many is forgotten, and what went wrong with one is told by the look that follows."""
-        looked = {}
-        for found in _MENTIONED.finditer(query):
-            name = TableName(_plain(found["namespace"] or DEFAULT_NAMESPACE), _plain(found["table"]))
-            with contextlib.suppress(FrazilError, OSError):
-                looked[name] = self._look(name)
-        return looked
+    def _batch_rows(self) -> int:
+        """DuckDB cuts an answer by rows: those that may be large come few at a time."""
+        return max(1, min(BATCH_ROWS_MAX, BATCH_BYTES_TARGET // max(1, self._row_bytes)))
 
-    def _tables_in(self, query: str) -> list[TableName]:
-        kinds = [statement.type for statement in self._duck.extract_statements(query)]
-        if kinds not in ([duckdb.StatementType.SELECT], [duckdb.StatementType.EXPLAIN]):
-            raise InvalidInput("sql: give one SELECT; topics are changed by publishing to them")
-        return sorted({_parsed(name) for name in self._duck.get_table_names(query, qualified=True)})
+    def _lock(self) -> None:
+        """After it the query can change no setting, and if confined opens no file but its tables'."""
+        self._duck.execute(f"SET max_temp_directory_size = '{self._space.left_bytes >> 20}MiB'")
+        if self._confined:
+            files = ", ".join(text(path) for path in self._paths)
+            self._duck.execute("SET http_proxy = ''")  # the environment's may hold a password
+            self._duck.execute(f"SET allowed_paths = [{files}]")
+            self._duck.execute("SET enable_external_access = false")
+        self._duck.execute("SET lock_configuration = true")
 
-    def _confine(self) -> None:
-        """By the locks that DuckDB has for queries of strangers. What memory does not hold goes to temporary files."""
-        files = ", ".join(_text(path) for path in self._paths)
-        settings = (
-            f"memory_limit = '{CONFINED_MIB_MAX}MiB'",
-            f"temp_directory = {_text(tempfile.gettempdir())}",
-            f"allowed_paths = [{files}]",
-            "enable_external_access = false",
-            "lock_configuration = true",
-        )
-        for setting in settings:
-            self._duck.execute(f"SET {setting}")
+    def _batches(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+        with self._told():
+            yield from reader
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """DuckDB's errors on one line; those that come while rows are fetched come as Arrow's."""
+        try:
+            yield
+        except MemoryError:
+            raise self._too_large("") from None
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            said = " ".join(str(error).split())
+            if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory Error" in said or "bad_alloc" in said:
+                raise self._too_large(said) from None
+            raise self._failure(error) or InvalidInput(f"sql: {said}") from None
+
+    def _failure(self, error: Exception) -> FrazilError | None:
+        """The error of the table that a query failed of, if it was that."""
+        if self._failed is not None or not isinstance(error, _PERHAPS_OF_A_FILE):
+            return self._failed
+        for name, table in self._tables:
+            if (lost := table.lost()) is not None:
+                return TableDamaged(str(topic_of(name, 0)), str(name), lost[0], f"{lost[1]}: it is not there any more")
+        return None
+
+    def _too_large(self, text: str) -> QueryTooLarge:
+        if "max_temp_directory_size" in text:
+            return QueryTooLarge("temporary space", f"{self._space.bytes_max >> 20} MiB")
+        return QueryTooLarge("memory", f"{CONFINED_MIB_MAX} MiB" if self._confined else "DuckDB's memory_limit")
 
     # --- a topic as a relation
 
-    def _make_view(self, name: TableName, looked: Looked | None) -> None:
-        if name in self._known:
+    def _make_view(self, name: TableName, *, needed: bool = True) -> None:
+        found = self._relation(name)
+        if found is None and not needed:
             return
-        parts = self._parts(name, looked)
-        if not parts:
+        if found is None:
             raise InvalidInput(f"sql: there is no topic or table {name}; see `frazil topics list`", table=str(name))
-        select = " UNION ALL BY NAME ".join(f"SELECT * FROM {part}" for part in parts)  # noqa: S608 - quoted names
-        self._duck.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(name.namespace)}")
-        self._duck.execute(f"CREATE VIEW {_quoted(name.namespace)}.{_quoted(name.table)} AS {select}")
+        self._duck.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(name.namespace)}")
+        self._duck.execute(f"CREATE VIEW {quoted(name.namespace)}.{quoted(name.table)} AS {found}")
         if name.namespace == DEFAULT_NAMESPACE:
-            self._duck.execute(f"CREATE VIEW {_quoted(name.table)} AS {select}")
-        self._known.add(name)
+            self._duck.execute(f"CREATE VIEW {quoted(name.table)} AS {found}")
 
-    def _look(self, name: TableName) -> Looked:
-        """The logs are asked before the table: what moves meanwhile is in the table, and in no log's part."""
-        logs = self._logs_of(name) if self._as_of.is_now else []
-        return logs, self._table(name)
+    def _relation(self, name: TableName) -> str | None:
+        """The SELECT of a topic; a name like `orders-part-0` is one partition of it. None if there is no such topic."""
+        table, only = table_of(TopicName(name.namespace, name.table))
+        if table == name:
+            return self._relation_of(name, None)
+        return self._relation_of(table, only) or self._relation_of(name, None)
 
-    def _parts(self, name: TableName, looked: Looked | None) -> list[str]:
+    def _relation_of(self, name: TableName, only: int | None) -> str | None:
         """What is moved *and* removed before it was read from the log is missed, and all is looked at again."""
         for attempt in range(ATTEMPTS_MAX):
-            logs, table = looked if looked is not None else self._look(name)
-            looked = None
-            try:
-                tail = [
-                    self._log_part(info, {} if table is None else table.ends) for info in logs if _adds(info, table)
+            logs, table = self._look(name, only)
+            if table is None and not logs:
+                return None
+            if only is not None and not logs and not (table is not None and table.held.ranges):
+                return None
+            adding = [info for info in logs if _adds(info, table)]
+            stored = {info.log_id: pa.ipc.read_schema(pa.py_buffer(info.stored_schema)) for info in adding}
+            shown = shown_names(
+                [
+                    *([] if table is None else table.schema.names),
+                    *(column for info in adding for column in table_columns(stored[info.log_id]).names),
                 ]
+            )
+            try:
+                tail = [self._log_part(info, stored[info.log_id], shown, table) for info in adding]
             except (CorruptLog, OSError):
                 if attempt == ATTEMPTS_MAX - 1:
                     raise
                 continue
-            return ([] if table is None else [self._table_part(name, table)]) + tail
+            own = [] if table is None else [self._table_part(name, table, shown)]
+            if table is not None:
+                rows = select(own[0], shown)
+                self._doubts += [
+                    Doubt(name, rows, partition, table.held.within(partition, offsets))
+                    for partition, offsets in table.doubtful
+                ]
+            return union([*own, *tail], shown)
         raise AssertionError("the last attempt returns or raises")
 
-    def _table(self, name: TableName) -> Queryable | None:
-        if self._catalog is None:
-            return None
-        return queryable(self._catalog, name, self._as_of.snapshot_id, self._as_of.at)
+    def _look(self, name: TableName, only: int | None) -> tuple[Sequence[LogInfo], Queryable | None]:
+        """The logs are asked before the table: what moves meanwhile is in the table, and in no log's part."""
+        logs = self._logs_of(name, only) if self._as_of.is_now else {}
+        table = None
+        if self._catalog is not None:
+            live = {partition: info.log_id for partition, info in logs.items()}
+            former = {info.log_id: [one.log_id for one in info.former] for info in logs.values()}
+            table = queryable(self._catalog, name, live, self._as_of.snapshot_id, self._as_of.at, only, former)
+        if table is None:
+            return list(logs.values()), None
+        if table.held.transformed:
+            return [], table
+        behind = [info for info in logs.values() if table.held.by_log.get(info.log_id, 0) > info.durable_end]
+        if behind:  # rows were published and moved since the log was asked, or the log went back
+            ends = {info.log_id: info.durable_end for info in self._logs_of(name, only).values()}
+            for info in behind:
+                end = table.held.by_log[info.log_id]
+                if ends.get(info.log_id, end) < end:
+                    raise TableAhead(str(info.topic), str(name), end, ends[info.log_id])
+        return list(logs.values()), table
 
-    def _table_part(self, name: TableName, table: Queryable) -> str:
+    def _table_part(self, name: TableName, table: Queryable, shown: Mapping[str, str]) -> Part:
         """What to select from: the files themselves where DuckDB can read them."""
+        self._row_bytes = max(self._row_bytes, UNPACKED_FACTOR * table.row_bytes)
+        self._tables.append((name, table))
+        names = table.schema.names
+        own = {column: shown[column] for column in names}
+        where = only_in(table.held.ranges) if table.filtered and table.held.ranges is not None else ""
         if table.paths:
             self._paths += table.paths
-            files = ", ".join(_text(path) for path in table.paths)
-            by_name = "false" if table.same_columns else "true"
-            return f"read_parquet([{files}], hive_partitioning = false, union_by_name = {by_name})"
+            columns = [(number, own[column], kind) for column, (number, kind) in zip(names, table.types, strict=True)]
+            return Part(parquet(table.paths, columns), own, where)
         part = f"{name} in its table"
         if table.dataset is not None:
             self._duck.register(part, table.dataset)
-        elif table.rows is not None:
-            self._keep(part, pa.RecordBatchReader.from_batches(table.schema, table.rows()))
+            return Part(quoted(part), dict(zip(names, table.dataset.schema.names, strict=True)), where)
+        schema = pa.schema([field.with_name(own[field.name]) for field in table.schema])
+        if table.rows is not None:
+            self._duck.register(part, Streamed(schema, functools.partial(self._rows, name, table.rows, schema)))
         else:
-            self._duck.register(part, table.schema.empty_table())
-        return _quoted(part)
+            self._duck.register(part, schema.empty_table())
+        return Part(quoted(part), own, where)
 
-    def _log_part(self, info: LogInfo, ends: dict[str, int]) -> str:
-        """The rows that the table does not have; none are as good as some, they have the columns."""
-        end = ends.get(info.log_id, 0)
+    def _rows(
+        self, name: TableName, rows: Callable[[], Iterator[pa.RecordBatch]], schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        """What goes wrong here reaches us as a text of DuckDB's, so the error itself is kept."""
+        assert self._catalog is not None
+        try:
+            for batch in rows():
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+        except Exception as error:
+            self._failed = unreadable(name, error, self._catalog.properties)
+            raise
+
+    def _log_part(self, info: LogInfo, stored: pa.Schema, shown: Mapping[str, str], table: Queryable | None) -> Part:
+        """The rows that the table does not have. An empty part still contributes its columns."""
+        end = 0 if table is None else table.held.by_log.get(info.log_id, 0)
         if end and info.first_offset > end:
             raise RowsMissing(str(info.topic), str(table_of(info.topic)[0]), end, info.first_offset)
         name, partition = f"{info.topic} in its log", table_of(info.topic)[1]
-        stored = pa.ipc.read_schema(pa.py_buffer(info.stored_schema))
         start = max(end, info.first_offset)
+        columns = table_columns(stored)
+        own = {column: shown[column] for column in columns.names}
+        schema = pa.schema([field.with_name(own[field.name]) for field in columns])
         batches: Iterator[pa.RecordBatch] = iter(())
         if start < info.durable_end:
-            rest = OffsetRange(start, info.durable_end)
-            batches = (table_rows(rows, partition) for rows in self._logs.read(info, rest))
-        self._keep(name, pa.RecordBatchReader.from_batches(pa.schema([OFFSET, PARTITION, *stored]), batches))
-        return _quoted(name)
+            read = self._logs.read(info, OffsetRange(start, info.durable_end))
+            batches = (pa.RecordBatch.from_arrays(table_rows(rows, partition).columns, schema=schema) for rows in read)
+        rows = spool(self._space, schema, batches)
+        self._row_bytes = max(self._row_bytes, rows.nbytes // max(1, rows.num_rows))
+        self._duck.register(name, rows)
+        return Part(quoted(name), own)
 
-    def _logs_of(self, name: TableName) -> Sequence[LogInfo]:
-        return [info for info in self._logs.logs() if table_of(info.topic)[0] == name]
+    def _logs_of(self, name: TableName, only: int | None) -> dict[int, LogInfo]:
+        found: dict[int, LogInfo] = {}
+        for info in self._logs.logs():
+            table, partition = table_of(info.topic)
+            if table != name or only not in (None, partition):
+                continue
+            if partition in found:
+                raise TableRefused(
+                    f"{found[partition].topic} and {info.topic} are both partition {partition} of {name};"
+                    " delete one of them, or publish its rows to another topic",
+                    table=str(name),
+                )
+            found[partition] = info
+        return found
 
-    def _keep(self, part: str, reader: pa.RecordBatchReader) -> None:
-        """Rows that come only once are kept by DuckDB, which puts them on disk if they are many."""
-        self._duck.register("coming", reader)
-        self._duck.execute(f"CREATE OR REPLACE TEMP TABLE {_quoted(part)} AS SELECT * FROM coming")  # noqa: S608 - a quoted name
-        self._duck.unregister("coming")
+
+def _space(folder: Path) -> TemporarySpace:
+    return TemporarySpace(folder, min(SPACE_BYTES_MAX, shutil.disk_usage(folder).free // SPACE_SHARE))
 
 
-def _connect() -> duckdb.DuckDBPyConnection:
-    duck = duckdb.connect(config={"autoinstall_known_extensions": "false"})
+def _connect(space: TemporarySpace, *, confined: bool) -> duckdb.DuckDBPyConnection:
+    limits = {"memory_limit": f"{DUCKDB_MIB_MAX}MiB"} if confined else {}
+    duck = duckdb.connect(config={**PLAIN_CONFIG, **limits, "temp_directory": str(space.folder / "duckdb")})
     duck.execute("SET TimeZone = 'UTC'")
     return duck
 
 
 def _adds(info: LogInfo, table: Queryable | None) -> bool:
     """Whether a log has rows or columns that the table lacks: DuckDB counts files alone by their footers."""
-    if table is None or table.ends.get(info.log_id, 0) != info.durable_end:
+    if table is None or table.held.by_log.get(info.log_id, 0) < info.durable_end:
         return True
     stored = pa.ipc.read_schema(pa.py_buffer(info.stored_schema))
     return not set(stored.names) <= set(table.schema.names)
-
-
-def _batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    with _told():
-        yield from reader
-
-
-@contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """DuckDB's errors on one line; those that come while rows are fetched come as Arrow's."""
-    try:
-        yield
-    except (duckdb.Error, pa.ArrowException, OSError) as error:
-        raise InvalidInput(f"sql: {' '.join(str(error).split())}") from None
-
-
-def _parsed(text: str) -> TableName:
-    found = _NAME.fullmatch(text)
-    if found is None:
-        raise InvalidInput(f"sql: {text} is not the name of a topic; write namespace.topic")
-    return TableName(_plain(found["namespace"] or DEFAULT_NAMESPACE), _plain(found["table"]))
-
-
-def _plain(part: str) -> str:
-    return part[1:-1].replace('""', '"') if part.startswith('"') else part
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"

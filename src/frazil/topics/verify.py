@@ -3,6 +3,9 @@
 The table must hold every offset up to its token once, with the content that the commits recorded; the log must hold
 the rest. Where both hold rows, these must be equal. Everything is read: a proof from statistics would believe what it
 is to prove.
+
+The walk notes every range that it has read or whose removal was recorded. In the end each offset from 0 to the
+durable end must be in one of them: whatever a step skipped, for whatever reason, is then a problem.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from frazil.core.errors import CorruptLog, FrazilError, TableRefused
+from frazil.core.coverage import below, merged, total, without
+from frazil.core.errors import CorruptLog, FrazilError, TableRefused, TableRolledBack
 from frazil.core.offsets import OffsetRange
 from frazil.core.rows import joined
 from frazil.lake.audit import (
@@ -22,6 +26,7 @@ from frazil.lake.audit import (
     OnRows,
     Problem,
     audit_offsets,
+    audit_partitions,
     recorded_ranges,
     recorded_sum,
     table_rows_of,
@@ -30,6 +35,7 @@ from frazil.lake.audit import (
 from frazil.lake.checksum import RowsChecksum
 from frazil.lake.history import TableHistory
 from frazil.lake.token import gaps
+from frazil.log.former import FormerLog
 from frazil.log.info import LogInfo
 
 ATTEMPTS_MAX = 3
@@ -40,17 +46,26 @@ AskLog = Callable[[], LogInfo]
 
 @dataclass(slots=True)
 class Proof:
-    """What was found of one topic. `checksums` counts those that were recorded, and were found to be right."""
+    """What was found of one topic. `checksums` counts those that were recorded and looked at.
+
+    `checked` counts the rows of the table whose content was proven, by a checksum or by the log, which has them too: it
+    is no proof unless these are all. `in_log` counts rows that only the log has. `dropped` was removed by a retention
+    that recorded it. `transformed` are offsets of which only the result of a statement is left: their content can't be
+    proven. `renumbered` are former logs, whose rows became rows of this one.
+    """
 
     topic: str
     table: str
     end: int = 0
     in_table: int = 0
     in_log: int = 0
+    transformed: int = 0
     checksums: int = 0
-    removed: int = 0
+    checked: int = 0
+    dropped: list[OffsetRange] = field(default_factory=list)
     gaps: list[OffsetRange] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    renumbered: tuple[FormerLog, ...] = ()
 
     @property
     def proven(self) -> bool:
@@ -64,28 +79,40 @@ class Proof:
             "end": self.end,
             "in_table": self.in_table,
             "in_log": self.in_log,
+            "transformed": self.transformed,
             "checksums": self.checksums,
-            "removed_by_retention": self.removed,
+            "checked": self.checked,
+            "removed_by_retention": total(self.dropped),
+            "dropped": [[one.start, one.end] for one in self.dropped],
             "accepted_gaps": [[gap.start, gap.end] for gap in self.gaps],
+            "renumbered": [one.as_content() for one in self.renumbered],
             "problems": [problem.as_dict() for problem in self.problems],
         }
 
 
+def unreadable(topic: str, end: int, why: str) -> Proof:
+    """A topic of which nothing can be asked: nothing of it is proven."""
+    whole = OffsetRange(0, max(1, end))
+    return Proof(topic, "", end, problems=[Problem("unreadable", whole, why)])
+
+
 def verify(ask: AskLog, read: ReadLog, history: TableHistory | None, on_rows: OnRows) -> Proof:
     """Walk one topic. Rows may move from log to table while it is walked: then what was missed is walked again."""
-    for attempt in range(ATTEMPTS_MAX):
+    for _ in range(ATTEMPTS_MAX - 1):
         try:
             return _Walk(ask, read, history, on_rows).walk()
-        except _RemovedMeanwhile as removed:
-            if attempt == ATTEMPTS_MAX - 1:
-                raise removed.error from None
-    raise AssertionError("the last attempt returns or raises")
+        except _RemovedMeanwhile:
+            continue
+    walk = _Walk(ask, read, history, on_rows)
+    try:
+        return walk.walk()
+    except _RemovedMeanwhile as removed:
+        why = f"its rows were removed faster than they could be read, {ATTEMPTS_MAX} times ({removed}); verify it again"
+        return unreadable(str(walk.before.topic), walk.before.durable_end, why)
 
 
 class _RemovedMeanwhile(Exception):
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
+    pass
 
 
 class _Walk:
@@ -97,22 +124,66 @@ class _Walk:
         self._read = read
         self._history = history
         self._on_rows = on_rows
-        self._before = ask()
-        self._stored = pa.ipc.read_schema(pa.py_buffer(self._before.stored_schema))
-        self._proof = Proof(str(self._before.topic), "" if history is None else str(history.name))
+        self.before = ask()
+        self._stored = pa.ipc.read_schema(pa.py_buffer(self.before.stored_schema))
+        self._proof = Proof(str(self.before.topic), "" if history is None else str(history.name))
+        self._proof.renumbered = self.before.former
+        self._covered: list[OffsetRange] = []
+        self._compared: list[OffsetRange] = []
+        self._not_read: str | None = None
 
     def walk(self) -> Proof:
         proof = self._proof
         table_end = self._walk_table()
         after = self._ask()
-        proof.end = after.durable_end
+        proof.end = max(self.before.durable_end, min(table_end, after.durable_end))
         if table_end > after.durable_end:
             lost = OffsetRange(after.durable_end, table_end)
-            proof.problems.append(Problem("lost", lost, f"the table has them, but the log ends at {lost.start}"))
-        start = self._log_starts(table_end)
-        if start < self._before.durable_end:
-            self._walk_log(OffsetRange(start, self._before.durable_end))
+            why = f"the table has them, but the log ends at {lost.start}; the log is behind its table"
+            proof.problems.append(Problem("lost", lost, why))
+        start = max(self.before.first_offset, table_end)
+        if start < self.before.durable_end:
+            self._walk_log(OffsetRange(start, self.before.durable_end))
+        self._account()
         return proof
+
+    def _account(self) -> None:
+        """Every offset that nothing so far speaks of is in the log's record of removals, or it is a problem."""
+        proof, first = self._proof, self.before.first_offset
+        known = [*self._covered, *proof.gaps, *(problem.range for problem in proof.problems)]
+        statement_end = self._statement_end()
+        if statement_end and first:
+            result = OffsetRange(0, min(statement_end, first))
+            proof.transformed = total(without(result, known))
+            known.append(result)
+        recorded = below(merged(self.before.dropped), first)
+        proof.dropped = [part for one in recorded for part in without(one, known)]
+        if proof.end:
+            for gap in without(OffsetRange(0, proof.end), [*known, *proof.dropped]):
+                proof.problems.append(self._unaccounted(gap))
+
+    def _statement_end(self) -> int:
+        if self._history is None or self._not_read is not None:
+            return 0
+        return self._history.statement_end()
+
+    def _unaccounted(self, gap: OffsetRange) -> Problem:
+        if self._not_read is not None:
+            return Problem("unproven", gap, f"the table was not read there: {self._not_read}")
+        former = self.before.former[-1] if self.before.former else None
+        if former is not None and gap.start < former.table_end and not self._proof.in_table:
+            why = (
+                f"the table has them, if at all, as rows of the former log {former.log_id}, and is not handed over yet"
+            )
+            return Problem("missing", gap, f"{why}; run the mover, or: frazil log renumber {self._proof.topic}")
+        accept = f"if they are lost, accept it with: frazil pipeline accept {self._proof.topic}"
+        if self._proof.in_table:
+            return Problem("missing", gap, f"neither in the table nor in the log; {accept}")
+        why = (
+            "no longer in the log, in no table, and their removal was not recorded: the table was dropped, or they "
+            "were removed before removals were recorded"
+        )
+        return Problem("missing", gap, f"{why}; {accept}")
 
     # --- the table
 
@@ -121,79 +192,122 @@ class _Walk:
         try:
             found = None if self._history is None else self._history.look()
         except TableRefused as error:
-            rolled = OffsetRange(error.fields.get("has", 0), max(1, error.fields.get("had", 1)))
-            self._proof.problems.append(Problem("rolled back", rolled, error.message))
-            return rolled.start
+            self._not_read = error.message
+            if isinstance(error, TableRolledBack):
+                rolled = OffsetRange(error.fields["has"], max(error.fields["has"] + 1, error.fields["had"]))
+                self._proof.problems.append(Problem("rolled back", rolled, error.message))
+            else:
+                whole = OffsetRange(0, max(1, self.before.durable_end))
+                self._proof.problems.append(Problem("refused", whole, error.message))
+            return 0
         if found is None or self._history is None:
             return 0
         table, end = found
         held = OffsetRange(0, end)
-        known = gaps(table, self._before.log_id)
-        problems = audit_offsets(table, self._history.partition, held, self._on_rows)
-        missing = [each for each in problems if not (each.kind == "missing" and _within(each.range, known))]
-        self._proof.gaps = known
-        self._proof.problems += missing
-        self._proof.in_table = end - sum(len(each.range) for each in problems if each.kind == "missing")
-        recorded = recorded_ranges(table, self._before.log_id)
-        content = ContentAudit(recorded, recorded_sum(table, self._before.log_id), held)
+        known = gaps(table, self.before.log_id)
         try:
-            for rows in table_rows_of(self._history, whole_parts(held, problems), self._stored):
+            problems = audit_offsets(table, self._history.partition, held, self._on_rows)
+            self._proof.problems += audit_partitions(table)
+        except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+            self._refuse_if_changed(table.metadata.current_snapshot_id)
+            raise self._history.problem(0, error) from error
+        if any(each.kind == "unreadable" for each in problems):
+            self._refuse_if_changed(table.metadata.current_snapshot_id)
+        self._proof.gaps = known
+        self._proof.problems += [each for each in problems if each.kind != "missing"]
+        self._proof.problems += [
+            Problem("missing", part, each.detail)
+            for each in problems
+            if each.kind == "missing"
+            for part in without(each.range, known)
+        ]
+        self._proof.in_table = end - sum(len(each.range) for each in problems if each.kind in ("missing", "unreadable"))
+        recorded = recorded_ranges(table, self.before.log_id)
+        content = ContentAudit(recorded, recorded_sum(table, self.before.log_id), held, known)
+        self._walk_content(content, whole_parts(held, problems))
+        return end
+
+    def _refuse_if_changed(self, snapshot_id: int | None) -> None:
+        """A file may be gone because the table was compacted meanwhile: then all is looked at again."""
+        now = None if self._history is None else self._history.look()
+        if now is None or now[0].metadata.current_snapshot_id != snapshot_id:
+            raise _RemovedMeanwhile("the table was changed")
+
+    def _walk_content(self, content: ContentAudit, parts: Sequence[OffsetRange]) -> None:
+        proof = self._proof
+        assert self._history is not None
+        try:
+            for rows in table_rows_of(self._history, parts, self._stored):
                 self._on_rows(rows.num_rows)
                 content.add(rows)
                 self._compare_with_log(rows)
+                self._cover(rows)
         except TableRefused as error:
             at = int(error.fields.get("offset", 0))
-            self._proof.problems.append(Problem("unreadable", OffsetRange(at, at + 1), error.message))
-        self._proof.problems += content.end()
-        self._proof.checksums = content.checked
-        return end
+            self._not_read = error.message
+            proof.problems.append(Problem("unreadable", OffsetRange(at, at + 1), error.message))
+        proof.problems += content.end()
+        proof.checksums = content.checked
+        unproven = [part for one in self._covered for part in without(one, [*self._compared, *content.proven])]
+        proof.checked = total(self._covered) - total(unproven)
+        if not proof.problems:  # else it is no proof anyway, and rows beside what is wrong can't be checked
+            why = "no checksum of these rows is recorded any more, and the log no longer has them"
+            proof.problems += [Problem("unproven", part, why) for part in unproven]
+
+    def _cover(self, rows: pa.RecordBatch) -> None:
+        first = rows.column(0)[0].as_py()
+        last = [] if not self._covered else [self._covered.pop()]
+        self._covered += merged([*last, OffsetRange(first, first + rows.num_rows)])
 
     def _compare_with_log(self, rows: pa.RecordBatch) -> None:
-        """Where the log still has what the table has, they must be equal."""
+        """Where the log still has what the table has, they must be equal: a reader takes the log's."""
         first = rows.column(0)[0].as_py()
         both = OffsetRange(first, first + rows.num_rows)
-        start, end = max(both.start, self._before.first_offset), min(both.end, self._before.durable_end)
+        start, end = max(both.start, self.before.first_offset), min(both.end, self.before.durable_end)
         if start >= end:
             return
         mine = rows.slice(start - first, end - start)
         try:
-            theirs = joined(list(self._read(self._before, OffsetRange(start, end))))
-        except (CorruptLog, OSError):
-            return  # being removed, or damaged: the walk over the log is for that
+            theirs = joined(list(self._read(self.before, OffsetRange(start, end))))
+        except (CorruptLog, OSError) as error:
+            if self._ask().first_offset < end:
+                self._cannot_read(OffsetRange(start, end), error)
+            return  # else it was removed meanwhile, and the table has it
         if _crc(mine) != _crc(theirs):
             changed = _difference(mine, theirs, start)
             self._proof.problems.append(Problem("changed", changed, "the table has other content than the log"))
+        else:
+            self._compared = merged([*self._compared, OffsetRange(start, end)])
 
     # --- the log
-
-    def _log_starts(self, table_end: int) -> int:
-        """Where the log takes over from the table, which must be where the table ends."""
-        first = self._before.first_offset
-        if table_end == 0:
-            self._proof.removed = first
-            return first
-        if first > table_end and not _within(OffsetRange(table_end, first), self._proof.gaps):
-            gap = OffsetRange(table_end, first)
-            self._proof.problems.append(Problem("missing", gap, "neither in the table nor in the log"))
-        return max(first, table_end)
 
     def _walk_log(self, rest: OffsetRange) -> None:
         at = rest.start
         try:
-            for rows in self._read(self._before, rest):
+            for rows in self._read(self.before, rest):
                 assert rows.column(0)[0].as_py() == at
                 at += rows.num_rows
                 self._on_rows(rows.num_rows)
         except (CorruptLog, OSError) as error:
             if self._ask().first_offset > at:
-                raise _RemovedMeanwhile(error) from error
-            why = error.message if isinstance(error, FrazilError) else str(error)
-            self._proof.problems.append(Problem("unreadable", OffsetRange(at, rest.end), why))
+                raise _RemovedMeanwhile(_why(error)) from error
+            self._cannot_read(OffsetRange(at, rest.end), error)
         self._proof.in_log = at - rest.start
+        if at > rest.start:
+            self._covered.append(OffsetRange(rest.start, at))
+
+    def _cannot_read(self, wanted: OffsetRange, error: CorruptLog | OSError) -> None:
+        """A part of the log; what goes on from the part before is one problem."""
+        why, problems = _why(error), self._proof.problems
+        last = problems[-1] if problems else None
+        if last is not None and last.kind == "unreadable" and last.range.end == wanted.start:
+            problems[-1] = Problem("unreadable", OffsetRange(last.range.start, wanted.end), last.detail)
+        else:
+            problems.append(Problem("unreadable", wanted, f"the log cannot be read: {why}"))
 
 
-def _within(wanted: OffsetRange, known: Sequence[OffsetRange]) -> bool:
-    return any(one.start <= wanted.start and wanted.end <= one.end for one in known)
+def _why(error: CorruptLog | OSError) -> str:
+    return error.message if isinstance(error, FrazilError) else str(error)
 
 
 def _crc(rows: pa.RecordBatch) -> int:

@@ -10,8 +10,8 @@ from pathlib import Path
 import frazil
 from frazil.broker.admin import BrokerAdmin
 from frazil.broker.broker import Broker
-from frazil.broker.choice import Kind
 from frazil.broker.consumer import Stream
+from frazil.broker.delivery.assignment import Kind
 from frazil.broker.subscription import Subscription
 from frazil.broker.topic import Outgoing
 from frazil.core.broker_settings import BrokerSettings
@@ -79,9 +79,9 @@ class Client:
         taking.cancel()
         return not done
 
-    def ack(self, *offsets: int, epoch: int | None = None) -> None:
+    def ack(self, *offsets: int, incarnation: int | None = None) -> None:
         for offset in offsets:
-            self._subscription.ack(offset, epoch)
+            self._subscription.ack(offset, incarnation)
 
 
 @asynccontextmanager

@@ -10,14 +10,16 @@ import pytest
 from broker_world import QUICK, TOPIC, Client, World, run, until, world
 
 import frazil
-from frazil.broker.choice import Kind
 from frazil.broker.dead_letters import dead_letter_topic
+from frazil.broker.delivery.assignment import Kind
+from frazil.broker.delivery.progress import Progress
 from frazil.broker.records import PROGRESS, SUBSCRIPTIONS
 from frazil.broker.replay import read_dead_letters, replay_all, replay_one
 from frazil.broker.topic import Outgoing
 from frazil.core.broker_settings import Poison
 from frazil.core.clock import SystemClock
 from frazil.core.errors import (
+    Closed,
     InvalidInput,
     OffsetOutOfRange,
     SubscriptionNotFound,
@@ -57,12 +59,13 @@ async def test_a_subscription_that_is_set_back_goes_on_there_with_the_consumer_i
 async def test_answers_to_what_was_delivered_before_count_for_nothing(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         client = await ten(here)
+        before = here.subscription.incarnation
         await here.admin.reset(NAME, "s", 2)
         await client.take(8)
-        client.ack(2, 3, 9, epoch=0)
-        here.subscription.nack(5, 0, "late", epoch=0)
+        client.ack(2, 3, 9, incarnation=before)
+        here.subscription.nack(5, 0, "late", before)
         assert (here.subscription.cursor.end, here.subscription.in_flight) == (2, 8)
-        client.ack(2, 3, 9, epoch=1)
+        client.ack(2, 3, 9, incarnation=here.subscription.incarnation)
         assert (here.subscription.cursor.end, here.subscription.lag) == (4, 5)
 
 
@@ -74,7 +77,8 @@ async def test_a_client_that_does_not_tell_which_delivery_it_answers_is_believed
         await client.take(2)
         await here.admin.reset(NAME, "s", 0)
         await client.take(2)
-        client.ack(3)
+        with pytest.raises(frazil.InvalidInput, match="send the id back as it came"):
+            client.ack(3)
         assert here.subscription.lag == 4, "that one was not delivered since"
         client.ack(0)
         assert here.subscription.cursor.end == 1
@@ -84,14 +88,16 @@ async def test_a_client_that_does_not_tell_which_delivery_it_answers_is_believed
 async def test_where_a_subscription_was_set_outlives_a_crash_and_so_do_void_deliveries(tmp_path: Path) -> None:
     async with world(tmp_path, QUICK.model_copy(update={"progress_flush_ms": 60_000})) as here:
         await ten(here)
+        before = here.subscription.incarnation
         await here.admin.reset(NAME, "s", 1)
+        after = here.subscription.incarnation
         stored = here.meta.get(f"{PROGRESS}s/default/orders")
         assert stored is not None
         assert b'"offset": 1' in stored.value
     async with world(tmp_path) as here:
-        here.subscription.ack(9, 0)
+        here.subscription.ack(9, before)
         assert here.subscription.lag == 9
-        here.subscription.ack(9, 1)
+        here.subscription.ack(9, after)
         assert here.subscription.lag == 8
 
 
@@ -119,8 +125,7 @@ async def test_to_latest_earliest_and_a_time(tmp_path: Path) -> None:
 async def test_set_forward_it_keeps_what_a_crash_would_ask_for_until_that_is_stored(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         await ten(here)
-        before = here.subscription.cursor
-        before.durable_end = 3
+        here.subscription.stored(Progress(here.subscription.incarnation, 3))
         here.subscription.move_to(10)
         assert here.broker.acked(NAME) == 3
         await here.admin.reset(NAME, "s", "latest")
@@ -135,7 +140,7 @@ async def test_a_key_that_was_busy_is_free_after_a_reset(tmp_path: Path) -> None
         assert await client.take() == [(0, "a")]
         await here.admin.reset(NAME, "s", 1)
         assert await client.take() == [(1, "b")]
-        client.ack(1, epoch=1)
+        client.ack(1, incarnation=here.subscription.incarnation)
         assert await client.take() == [(2, "c")]
 
 
@@ -155,7 +160,8 @@ async def test_a_blocked_subscription_goes_on_beyond_its_poison_message(tmp_path
 async def test_what_only_the_table_has_can_be_gone_back_to(tmp_path: Path) -> None:
     where = make_settings({"data": tmp_path / "data", "wal": {"max_file_size": 64 * 1024, "cache_capacity": 0}})
     async with world(tmp_path, where=where) as here:
-        here.storage.floor_of = floor = Floor()
+        floor = Floor()
+        here.storage.guards = [floor]
         client = await here.consumer("c")
         topic = here.storage.topic(TOPIC)
         for start in range(0, 3_000, 100):
@@ -164,7 +170,7 @@ async def test_what_only_the_table_has_can_be_gone_back_to(tmp_path: Path) -> No
         here.storage.set_retention(TOPIC, RetentionSettings(bytes=1))
         await here.admin.reset(NAME, "s", "latest")
         await asyncio.to_thread(here.storage.maintain)
-        assert topic.stats().first_offset > 100
+        assert topic.log.first_offset > 100
         assert (await here.admin.reset(NAME, "s", 7)).cursor == 7
         assert (await client.take(2))[1] == (8, "8" * 20)
         assert (await here.admin.reset(NAME, "s", "earliest")).cursor == 0
@@ -184,10 +190,10 @@ async def test_however_often_it_is_set_elsewhere_while_it_reads_nothing_is_passe
             for _ in range(turn % 7):
                 await asyncio.sleep(0)
         await here.admin.reset(NAME, "s", 100)
-        epoch = here.subscription.cursor.epoch
+        incarnation = here.subscription.incarnation
         for offset in range(100, count):
             assert await client.take() == [(offset, str(offset))]
-            client.ack(offset, epoch=epoch)
+            client.ack(offset, incarnation=incarnation)
         assert here.subscription.lag == 0
 
 
@@ -282,23 +288,84 @@ async def test_a_topic_that_a_broker_makes_again_inherits_nothing(tmp_path: Path
 async def test_partitions_are_made_all_or_none_and_known_to_clients(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         names = [TopicName.parse(f"{TOPIC}-part-{number}") for number in range(3)]
-        here.storage.create_topic(str(names[2]))
+        here.storage.create_topic(str(names[2])).publish("tea")
         with pytest.raises(TopicExists):
-            await here.broker.create_topics(names, reliable=True, retention=None)
+            await here.broker.create_topics(NAME, 3, reliable=True, retention=None)
         assert here.storage.topics() == [str(names[2])]
         here.storage.delete_topic(str(names[2]))
-        await here.broker.create_topics(names, reliable=True, retention=RetentionSettings(age_ms=7))
+        await here.broker.create_topics(NAME, 3, reliable=True, retention=RetentionSettings(age_ms=7))
         assert here.broker.partitions(NAME) == [str(name) for name in names]
         assert here.storage.record(str(names[1])).retention == RetentionSettings(age_ms=7)
         await here.broker.subscribe(str(names[0]), "s", Kind.SHARED, "c")
         with pytest.raises(TopicExists):
-            await here.broker.create_topics([NAME], reliable=True, retention=None)
+            await here.broker.create_topics(NAME, 0, reliable=True, retention=None)
+
+
+@run
+async def test_partitions_of_one_kind_are_not_completed_by_those_of_the_other(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        part = TopicName.parse(f"{TOPIC}-part-1")
+        await here.broker.create_topics(part, 0, reliable=False, retention=None)
+        with pytest.raises(TopicExists):
+            await here.broker.create_topics(NAME, 2, reliable=True, retention=None)
+        assert (here.storage.topics(), here.broker.partitions(NAME)) == ([], [str(part)])
+        await here.broker.create_topics(NAME, 2, reliable=False, retention=None)
+        assert len(here.broker.partitions(NAME)) == 2
+        await here.broker.delete_topic(NAME, force=False)
+        assert here.broker.partitions(NAME) == []
+
+
+@run
+async def test_partitions_that_cannot_be_recorded_are_not_made(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.meta.close()
+        with pytest.raises(Closed):
+            await here.broker.create_topics(NAME, 3, reliable=True, retention=None)
+        assert (here.storage.topics(), here.broker.partitions(NAME)) == ([], [])
+
+
+@run
+async def test_partitions_made_on_the_folder_or_by_another_door_are_found_by_clients(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        assert await here.broker.discover(NAME) == []
+        made = [topic.name for topic in here.storage.create_partitions(TOPIC, 2)]
+        assert await here.broker.discover(NAME) == made
+        await here.broker.subscribe(made[1], "s", Kind.SHARED, "c")
+        here.storage.create_topic("/default/plain")
+        assert await here.broker.discover(TopicName.parse("/default/plain")) == ["/default/plain"]
+        assert await here.broker.discover(TopicName.parse("/default/plai")) == []
+    async with world(tmp_path) as here:
+        assert here.broker.partitions(NAME) == made
+
+
+@run
+async def test_a_partitioned_topic_is_deleted_whole_or_if_in_use_not_at_all(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        names = await here.broker.create_topics(NAME, 3, reliable=True, retention=None)
+        await here.broker.subscribe(str(names[0]), "s", Kind.SHARED, "c")
+        with pytest.raises(TopicInUse):
+            await here.broker.delete_topic(NAME, force=False)
+        assert len(here.storage.topics()) == len(here.broker.partitions(NAME)) == 3
+        await here.broker.delete_topic(NAME, force=True)
+        assert (here.storage.topics(), here.broker.partitions(NAME)) == ([], [])
+        assert here.meta.list(SUBSCRIPTIONS) == []
+        with pytest.raises(TopicNotFound):
+            await here.broker.delete_topic(NAME, force=True)
+
+
+@run
+async def test_a_topic_that_is_deleted_while_clients_ask_for_it_does_not_come_back(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.storage.create_partitions(TOPIC, 2)
+        asked = [here.broker.discover(NAME) for _ in range(5)]
+        await asyncio.gather(here.broker.delete_topic(NAME, force=True), *asked)
+        assert (here.storage.topics(), await here.broker.discover(NAME)) == ([], [])
 
 
 @run
 async def test_a_topic_that_keeps_nothing_has_subscriptions_without_a_place(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
-        await here.broker.create_topics([NAME], reliable=False, retention=None)
+        await here.broker.create_topics(NAME, 0, reliable=False, retention=None)
         await here.consumer("c")
         status = here.admin.subscription(NAME, "s")
         assert (status.reliable, status.cursor, status.lag, status.connected) == (False, None, None, 1)
@@ -371,7 +438,7 @@ async def test_partitions_share_their_dead_letters_and_each_sees_its_own(tmp_pat
     async with world(tmp_path, DEADLY) as here:
         dead = dead_letter_topic(NAME)
         parts = [TopicName.parse(f"{TOPIC}-part-{number}") for number in range(2)]
-        await here.broker.create_topics(parts, reliable=True, retention=None)
+        await here.broker.create_topics(NAME, 2, reliable=True, retention=None)
         for name in parts:
             number = await here.broker.subscribe(str(name), "s", Kind.EXCLUSIVE, "c")
             client = Client(here, number)

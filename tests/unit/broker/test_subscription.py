@@ -9,8 +9,8 @@ import pytest
 from broker_world import QUICK, TOPIC, Client, World, run, world
 
 import frazil
-from frazil.broker.choice import Kind
-from frazil.broker.floor import AckFloor
+from frazil.broker.delivery.assignment import Kind
+from frazil.broker.floor import AckGuard
 from frazil.broker.topic import Outgoing
 from frazil.core.broker_settings import Poison
 from frazil.core.errors import (
@@ -246,7 +246,7 @@ async def test_what_everyone_has_acknowledged_may_go_and_nothing_else(tmp_path: 
         storage.create_topic(TOPIC, retention=frazil.RetentionSettings(until_acked=True))
         here = World(storage, tmp_path, QUICK.model_copy(update={"max_unacked_messages": 1_000}))
         await here.broker.start()
-        storage.floor_of = AckFloor(lambda _: None, here.broker)
+        storage.guards = [AckGuard(here.broker)]
         await here.broker.create_producer(TOPIC, "p", reliable=True)
         client = await here.consumer("c")
         number = await here.broker.subscribe(TOPIC, "slow", Kind.EXCLUSIVE, "c")
@@ -263,7 +263,7 @@ async def test_what_everyone_has_acknowledged_may_go_and_nothing_else(tmp_path: 
         await here.broker.close()
         await asyncio.to_thread(storage.maintain)
         assert 0 < log.first_offset <= 150
-        storage.floor_of = lambda _: None
+        storage.guards = []
         before = log.first_offset
         await asyncio.to_thread(storage.maintain)
         assert log.first_offset == before, "without a broker's word nothing goes"

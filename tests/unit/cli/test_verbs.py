@@ -74,10 +74,47 @@ def test_a_topic_is_made_described_listed_and_deleted(cli: Cli) -> None:
     assert cli.json("topics", "list") == []
 
 
+def test_partitions_are_made_described_with_their_sums_and_deleted(cli: Cli) -> None:
+    parts = [f"{TOPIC}-part-{number}" for number in range(3)]
+    made = cli.json("topics", "create", TOPIC, "--partitions", "3", "--retention-age", "7d")
+    assert made == {"topic": TOPIC, "log_id": None, "typed": False, "partitions": parts}
+    cli("produce", parts[1], "tea")
+    cli("produce", parts[2], "milk")
+    described = cli.json("topics", "describe", TOPIC)
+    assert [(one["topic"], one["messages"]) for one in described["partitions"]] == [*zip(parts, (0, 1, 1), strict=True)]
+    assert (described["messages"], described["end"], described["segments"]) == (2, 2, 2)
+    assert described["retention"] == described["partitions"][0]["retention"]
+    assert described["retention"]["age_ms"] == 7 * 86_400_000
+    assert all(name in cli("topics", "describe", TOPIC).decode() for name in parts)
+    assert [one["topic"] for one in cli.json("topics", "list")] == parts
+    assert cli.json("topics", "describe", parts[0])["partitions"] == []
+    cli("produce", TOPIC, "tea", code=1)
+    cli("consume", TOPIC, code=3)
+    assert "name one of them" in cli.error
+    cli("topics", "retention", TOPIC, code=3)
+    assert "name one of them" in cli.error
+    assert cli.json("topics", "delete", TOPIC, "--yes") == {"topic": TOPIC, "deleted": True, "messages": 2}
+    assert cli.json("topics", "list") == []
+    assert "3 partitions" in cli("topics", "create", TOPIC, "--partitions", "3").decode()
+
+
+def test_partitions_that_cannot_be_are_refused_before_anything_is_made(cli: Cli, tmp_path: Path) -> None:
+    columns = tmp_path / "columns.json"
+    columns.write_text(json.dumps([{"name": "amount", "type": "int64"}]))
+    for words in (("--partitions", "0"), ("--partitions", "101"), ("--partitions", "2", "--schema", str(columns))):
+        cli("topics", "create", TOPIC, *words, code=2)
+        assert "partitions" in cli.error
+    assert not cli.data.exists()
+    cli("topics", "create", TOPIC)
+    cli("topics", "create", TOPIC, "--partitions", "2", code=1)
+    assert "exists without partitions" in cli.error
+    assert [one["topic"] for one in cli.json("topics", "list")] == [TOPIC]
+
+
 def test_a_topic_may_be_kept_until_everyone_has_acknowledged(cli: Cli) -> None:
-    cli("topics", "create", TOPIC, "--retain-until-acked", "--retention-age", "7d", code=2)
-    cli("topics", "create", TOPIC, "--retain-until-acked")
-    assert cli.json("topics", "describe", TOPIC)["retention"]["until_acked"] is True
+    cli("topics", "create", TOPIC, "--retain-until-acked", "--retention-age", "7d")
+    retention = cli.json("topics", "describe", TOPIC)["retention"]
+    assert retention == {"age_ms": 7 * 86_400_000, "bytes": None, "until_acked": True}
     assert "until everyone has acknowledged" in cli("topics", "describe", TOPIC).decode()
 
 

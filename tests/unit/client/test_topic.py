@@ -32,7 +32,7 @@ def payloads(topic: frazil.Topic | frazil.RemoteTopic) -> list[bytes]:
     ("mine", "embedded"), [(frazil.RemoteTopic, frazil.Topic), (frazil.RemoteStorage, frazil.Storage)]
 )
 def test_the_face_is_that_of_the_embedded_one(mine: type, embedded: type) -> None:
-    own = {"log", "begin_publish_few", "open_producer", "producer_state", "settings", "floor_of"}
+    own = {"log", "begin_publish_few", "open_producer", "producer_state", "settings", "guards", "kept_by_guards"}
     own |= {"metrics", "budget", "cache", "opened_topics", "maintain", "record"}  # of the process that owns the folder
     for name, member in inspect.getmembers(embedded):
         if name.startswith("_") or name in own:

@@ -24,6 +24,7 @@ SECRET = "s3cret-of-a-test"
         ({**ETCD, "endpoints": ["https://etcd-1"]}, "metadata.endpoints: must be addresses"),
         ({**ETCD, "endpoints": ["https://a:1", "http://b:1"]}, "metadata.endpoints: must be all http or all https"),
         ({**ETCD, "prefix": "/frazil/"}, "metadata.prefix: must be like /frazil"),
+        ({**ETCD, "prefix": "//"}, "metadata.prefix: must be like /frazil"),
         ({**ETCD, "prefix": ""}, "metadata.prefix: must be like /frazil"),
         ({**ETCD, "username": "me"}, "metadata: username and password are given both or not at all"),
         ({**ETCD, "key_path": "key.pem"}, "metadata: cert_path and key_path are given both or not at all"),

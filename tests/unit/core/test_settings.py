@@ -65,6 +65,40 @@ def test_the_file_of_the_storage_that_was_before_works_as_it_stands(tmp_path: Pa
     assert (reader.poll_interval_ms, reader.max_concurrent_reads, reader.prefetch_size) == (1000, 10, 5)
 
 
+def test_the_settings_of_a_file_backed_wal_work_as_written() -> None:
+    wal = {"dir": "/tmp/wal", "file_name": "wal.log", "cache_capacity": 1024, "fsync_interval_ms": 5}
+    settings = make_settings({"wal": {**wal, "max_batch_bytes": 8 * 1024}})
+    assert settings.log_folder == Path("/tmp/wal/wal.log")
+    assert (settings.wal.cache_capacity, settings.wal.cache_bytes) == (1024, 64 * 1024 * 1024)
+    assert (settings.wal.fsync_interval_ms, settings.wal.max_batch_bytes) == (5, 8192)
+
+
+def test_dir_and_base_path_are_one_setting() -> None:
+    assert make_settings({"wal": {"dir": "/a"}}).log_folder == Path("/a")
+    assert make_settings({"wal": {"dir": "/a", "base_path": "/a"}}).log_folder == Path("/a")
+    assert make_settings({"wal": {"base_path": "/a", "file_name": "b"}}).log_folder == Path("/a/b")
+    message = refused({"wal": {"base_path": "/a"}}, {"FRAZIL_WAL__DIR": "/b"})
+    assert message.startswith("frazil.yaml: wal: dir and base_path are two names of one setting")
+
+
+@pytest.mark.parametrize("key", ["dir", "base_path"])
+def test_a_log_in_memory_has_no_folder(key: str) -> None:
+    message = refused({"data": None, "wal": {key: "/a"}})
+    assert "data: null keeps the log in memory" in message
+    assert f"wal.{key}" in message
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a", "a b", "~a", "a\n", "x" * 129])
+def test_a_file_name_is_one_name(name: str) -> None:
+    assert refused({"wal": {"dir": "/a", "file_name": name}}).startswith("frazil.yaml: wal.file_name: must be a single")
+
+
+def test_a_cache_capacity_in_bytes_is_not_taken_for_a_number_of_messages() -> None:
+    message = refused({"wal": {"cache_capacity": 64 * 1024 * 1024}})
+    assert message.startswith("frazil.yaml: wal.cache_capacity: counts messages")
+    assert "use cache_bytes" in message
+
+
 def test_a_section_given_in_both_spellings_is_named() -> None:
     sections = {"writer": {"batch_size": 5}}
     message = refused({"writer": {}, "storage": {"type": "iceberg", "iceberg_config": sections}})
@@ -100,6 +134,8 @@ def test_the_only_storage_is_iceberg(storage: dict[str, Any]) -> None:
             "storage.iceberg_config.http",
             "there are catalog, object_store, wal, writer, reader",
         ),
+        ({"wal": {"file_name": "wal.log"}}, "wal", "file_name is a folder below dir: give dir too"),
+        ({"wal": {"cache_capacity": -1}}, "wal.cache_capacity", "greater than or equal to 0"),
         ({"storage": 3}, "storage", "a section with keys of its own"),
         ({"catalog": {"properties": {"s3.anonymous": True}}}, "catalog.properties.s3.anonymous", "valid string"),
     ],

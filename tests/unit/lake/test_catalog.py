@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.memory import InMemoryCatalog
 
-from frazil.core.errors import LakeUnavailable
+from frazil.core.errors import InvalidSettings, LakeUnavailable
 from frazil.core.settings import Settings, make_settings
 from frazil.lake.catalog import catalog_properties, open_catalog
 from frazil.lake.reasons import masked, reason
@@ -76,15 +76,52 @@ def test_gcs_is_told_in_its_own_words() -> None:
     }
 
 
+def azure(**given: Any) -> dict[str, str]:
+    found = properties(object_store={"type": "azure", "bucket": "b", "access_key_id": "acct", **given})
+    return {name: value for name, value in found.items() if name == "warehouse" or name.startswith("adls.")}
+
+
 def test_azure_is_told_in_its_own_words() -> None:
-    found = properties(object_store={"type": "azure", "bucket": "b", "prefix": "p", "endpoint": "h", **KEYS})
-    assert found["warehouse"] == "abfss://b/p"
-    assert {name: value for name, value in found.items() if name.startswith("adls.")} == {
-        "adls.account-host": "h",
-        "adls.account-name": "the-key",
+    assert azure(prefix="p", secret_access_key="the-secret") == {
+        "warehouse": "abfss://b@acct.dfs.core.windows.net/p",
+        "adls.account-name": "acct",
         "adls.account-key": "the-secret",
+    }
+    found = azure(session_token="the-token", access_key_id=None, properties={"adls.account-name": "mine"})
+    assert found == {
+        "warehouse": "abfss://b@mine.dfs.core.windows.net",
+        "adls.account-name": "mine",
         "adls.sas-token": "the-token",
     }
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "host", "blob", "dfs", "scheme"),
+    [
+        ("http://127.0.0.1:10000/acct", "acct.dfs.core.windows.net", "127.0.0.1:10000", "127.0.0.1:10000", "http"),
+        ("localhost:10000", "acct.dfs.core.windows.net", "localhost:10000", "localhost:10000", None),
+        ("https://acct.blob.core.some.cn", "acct.dfs.core.some.cn", ".blob.core.some.cn", ".dfs.core.some.cn", "https"),
+        ("acct.dfs.core.some.cn", "acct.dfs.core.some.cn", ".blob.core.some.cn", ".dfs.core.some.cn", None),
+    ],
+)
+def test_an_endpoint_of_azure(endpoint: str, host: str, blob: str, dfs: str, scheme: str | None) -> None:
+    found = azure(endpoint=endpoint)
+    assert found["warehouse"] == f"abfss://b@{host}"
+    assert (found["adls.blob-storage-authority"], found["adls.dfs-storage-authority"]) == (blob, dfs)
+    assert found.get("adls.blob-storage-scheme") == found.get("adls.dfs-storage-scheme") == scheme
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"access_key_id": None}, "object_store: access_key_id is needed"),
+        ({"access_key_id": ""}, "object_store: access_key_id is needed"),
+        ({"secret_access_key": "a", "session_token": "b"}, "secret_access_key and session_token exclude each other"),
+    ],
+)
+def test_azure_needs_an_account_and_one_kind_of_credential(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidSettings, match=said):
+        azure(**given)
 
 
 def test_glue_takes_the_keys_of_the_store() -> None:

@@ -138,3 +138,17 @@ def test_a_wider_type_is_the_same_value() -> None:
     assert checksum([pa.record_batch({"p": price})]) == checksum(
         [pa.record_batch({"p": price.cast(pa.decimal256(40, 2))})]
     )
+
+
+def test_values_beneath_a_null_list_or_map_mean_nothing() -> None:
+    """Of three values the one in the middle is null, and has two of its own all the same."""
+    buffers = [pa.py_buffer(bytes([0b101])), pa.array([0, 2, 4, 5], pa.int32()).buffers()[1]]
+    numbers, keys = pa.array(range(5), pa.int64()), pa.array(list("abcde"))
+    fields = [pa.field("key", pa.string(), nullable=False), pa.field("value", pa.int64())]
+    entries = pa.StructArray.from_arrays([keys, numbers], fields=fields)
+    for kind, values in ((pa.list_(pa.int64()), numbers), (pa.map_(pa.string(), pa.int64()), entries)):
+        beneath = pa.Array.from_buffers(kind, 3, buffers, children=[values])
+        plain = pa.array(beneath.to_pylist(), kind)
+        assert checksum([pa.record_batch([beneath], ["it"])]) == checksum([pa.record_batch([plain], ["it"])])
+        parts = [pa.record_batch([beneath.slice(at, 1)], ["it"]) for at in range(3)]
+        assert checksum(parts) == checksum([pa.record_batch([plain], ["it"])])

@@ -17,12 +17,10 @@ EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @pytest.mark.parametrize("reopened", [False, True])
-@pytest.mark.parametrize("cache_capacity", [0, 10_000 * KIB])
-def test_a_time_names_the_first_row_at_or_after_it(tmp_path: Path, cache_capacity: int, reopened: bool) -> None:
+@pytest.mark.parametrize("cache_bytes", [0, 10_000 * KIB])
+def test_a_time_names_the_first_row_at_or_after_it(tmp_path: Path, cache_bytes: int, reopened: bool) -> None:
     clock = FakeClock(now_us=int(START.timestamp() * 1e6))
-    settings = frazil.Settings(
-        data=tmp_path, wal=frazil.WalSettings(max_file_size=64 * KIB, cache_capacity=cache_capacity)
-    )
+    settings = frazil.Settings(data=tmp_path, wal=frazil.WalSettings(max_file_size=64 * KIB, cache_bytes=cache_bytes))
     storage = open_storage(settings, clock=clock)
     topic = storage.topic("/default/times")
     times = []

@@ -61,9 +61,9 @@ def test_offsets_go_on_over_restarts_and_segments(tmp_path: Path) -> None:
         assert [message.payload for message in messages] == expected
 
 
-@pytest.mark.parametrize("cache_capacity", [0, 100 * KIB, 10_000 * KIB])
-def test_every_start_and_end_gives_exactly_that_range(tmp_path: Path, cache_capacity: int) -> None:
-    with frazil.open(small_segments(tmp_path, cache_capacity=cache_capacity)) as storage:
+@pytest.mark.parametrize("cache_bytes", [0, 100 * KIB, 10_000 * KIB])
+def test_every_start_and_end_gives_exactly_that_range(tmp_path: Path, cache_bytes: int) -> None:
+    with frazil.open(small_segments(tmp_path, cache_bytes=cache_bytes)) as storage:
         topic = storage.topic("/default/ranges")
         count = 0
         while count < 60:  # frames of 1, 2 and 3 rows

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import random
 from pathlib import Path
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
 
 import frazil
-from frazil.core.disk import Disk, LocalDisk
+from frazil.core.disk import Disk, File, LocalDisk
 from frazil.core.errors import CorruptLog, FolderInUse, TopicNotFound
 from frazil.core.names import TopicName
 from frazil.core.settings import RetentionSettings, Settings, WalSettings
@@ -284,3 +287,44 @@ def _rows_missing(disk: FaultyDisk) -> list[bytes]:
         found += file.read(file.size(), 0)
         file.close()
     return [row for row in written(30) if row + b" " not in found]
+
+
+class UnreadableOnce(LocalDisk):
+    """The first read of a segment fails, as on a disk that was away for a moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failed = False
+
+    def open(self, path: Path, mode: Literal["read", "write", "create"]) -> File:
+        file = super().open(path, mode)
+        return _UnreadableOnce(self, file, path) if path.suffix == ".wal" else file
+
+
+class _UnreadableOnce:
+    def __init__(self, disk: UnreadableOnce, file: File, path: Path) -> None:
+        self._disk = disk
+        self._file = file
+        self._path = path
+
+    def read(self, length: int, position: int) -> bytes:
+        if not self._disk.failed:
+            self._disk.failed = True
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(self._path))
+        return self._file.read(length, position)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def test_a_disk_that_does_not_answer_is_no_reason_to_cut(tmp_path: Path) -> None:
+    folder = write_log(tmp_path)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    disk = UnreadableOnce()
+    with pytest.raises(CorruptLog, match="nothing was changed") as refused:
+        repair(settings_of(tmp_path), TOPIC, disk=disk)
+    assert disk.failed
+    assert refused.value.fields["path"].endswith(".wal")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert not repair(settings_of(tmp_path), TOPIC, disk=disk).plan.steps
+    assert payloads(tmp_path) == written(30)

@@ -14,6 +14,7 @@ from frazil.log.retention import removable
 from frazil.log.segment import Segment
 from frazil.log.storage import open_storage
 from frazil.testing import FakeClock, FaultyDisk
+from parts.moving import Floor
 
 HOUR_US = 3_600_000_000
 
@@ -34,6 +35,10 @@ def segments(*rows: tuple[int, int, int]) -> list[Segment]:
         (RetentionSettings(age_ms=1000), 2_000_000, 30, [0]),
         (RetentionSettings(age_ms=1000), 9_000_000, 30, [0, 10, 20]),
         (RetentionSettings(age_ms=1000), 9_000_000, 29, [0, 10]),
+        (RetentionSettings(until_acked=True), 0, 25, [0, 10]),  # acknowledged up to 25
+        (RetentionSettings(until_acked=True, age_ms=1000), 2_500_000, 25, [0]),  # acknowledged, and old enough
+        (RetentionSettings(until_acked=True, age_ms=1000), 9_000_000, 15, [0]),  # old enough, and acknowledged
+        (RetentionSettings(until_acked=True, bytes=250), 9_000_000, 25, [0]),
     ],
 )
 def test_only_whole_old_segments_below_the_floor_may_go(
@@ -92,7 +97,9 @@ def test_nothing_goes_that_the_colder_tier_does_not_hold(tmp_path: Path) -> None
         topic = storage.topic("/default/a")
         for _ in range(100):
             topic.publish(bytes(4 * KIB))
-        storage.floor_of = lambda _: 40
+        floor = Floor()
+        floor.ends[topic.log.log_id] = 40
+        storage.guards = [floor]
         storage.maintain()
         assert 20 < topic.stats().first_offset <= 40
 

@@ -25,9 +25,10 @@ from frazil import (
     SequenceGap,
     Storage,
     Topic,
+    TryLater,
 )
 from frazil.core.disk import Disk
-from frazil.core.sequences import PRODUCERS_MAX, RECENT_MAX
+from frazil.core.sequences import NO_EPOCH, PRODUCERS_MAX, RECENT_MAX, Opening
 from frazil.log.group import Part
 from frazil.log.storage import open_storage
 from frazil.testing import FakeClock, FaultyDisk
@@ -124,7 +125,7 @@ def test_a_batch_that_is_no_longer_remembered_is_refused(topic: Topic) -> None:
 def test_an_older_epoch_is_refused_whatever_it_sends(topic: Topic) -> None:
     assert topic.open_producer("p") == ProducerState(0, 0)
     send(topic, 0)
-    assert topic.open_producer("p") == ProducerState(1, 2, ((0, 0, 2),))
+    assert topic.open_producer("p") == ProducerState(1, 2)
     for sequence in (0, 2, 7):
         with pytest.raises(ProducerFenced) as refused:
             send(topic, sequence, epoch=0)
@@ -132,11 +133,74 @@ def test_an_older_epoch_is_refused_whatever_it_sends(topic: Topic) -> None:
     assert send(topic, 2, epoch=1) == 2
 
 
-def test_a_new_epoch_goes_on_and_recognises_what_the_last_one_sent(topic: Topic) -> None:
+def test_a_new_epoch_goes_on_and_takes_nothing_of_the_last_one_for_its_own(topic: Topic) -> None:
+    """Number and rows are the same, but another client sent them."""
     send(topic, 0)
+    send(topic, 2)
     state = topic.open_producer("p")
-    assert send(topic, 0, epoch=state.epoch) == 0
-    assert send(topic, state.next_sequence, epoch=state.epoch) == 2
+    for sequence in (0, 2):
+        with pytest.raises(SequenceForgotten):
+            send(topic, sequence, epoch=state.epoch)
+    assert send(topic, state.next_sequence, epoch=state.epoch) == 4
+    assert send(topic, 4, epoch=state.epoch) == 4
+
+
+def test_a_batch_of_another_epoch_is_not_the_same_while_it_waits_either(topic: Topic) -> None:
+    answers = Answers(topic)
+    with topic.log._io:
+        answers.begin(1, 0)
+        with pytest.raises(SequenceForgotten):
+            send(topic, 0, epoch=1)
+    assert answers.wait(1) == {1: 0}
+    with pytest.raises(SequenceForgotten):
+        send(topic, 0, epoch=1)
+    assert values(topic) == [0, 1]
+
+
+def test_the_same_client_goes_on_with_its_epoch_and_its_batches(topic: Topic) -> None:
+    first = topic.open_producer("p", client="of the till")
+    send(topic, 0, epoch=first.epoch)
+    again = topic.open_producer("p", client="of the till")
+    assert again == ProducerState(first.epoch, 2, ((0, 0, 2),))
+    assert again.client == "of the till"
+    assert [send(topic, 0, epoch=again.epoch), send(topic, 2, epoch=again.epoch)] == [0, 2]
+    assert topic.open_producer("p", client="of another till") == ProducerState(first.epoch + 1, 4)
+    with pytest.raises(ProducerFenced):
+        send(topic, 4, epoch=again.epoch)
+
+
+def test_a_client_id_that_is_none_is_refused_with_its_field(topic: Topic) -> None:
+    for bad in ("", "x" * 65, "ü", 5):
+        with pytest.raises(InvalidInput) as refused:
+            topic.open_producer("p", client=bad)  # type: ignore[arg-type]
+        assert refused.value.field == "client"
+    assert topic.producer_state("p") is None
+
+
+def test_a_client_that_held_or_saw_an_epoch_takes_the_name_from_nobody(topic: Topic) -> None:
+    def opened(client: str, **known: int) -> tuple[int, bool]:
+        found = topic.log.open_producer("p", Opening(client, **known))
+        return found.state.epoch, found.resumed
+
+    assert opened("a", seen=NO_EPOCH) == (0, False)
+    assert opened("a", seen=NO_EPOCH) == (0, True), "its answer was lost, and it asks again"
+    assert opened("b", seen=0) == (1, False)
+    for known in ({"seen": NO_EPOCH}, {"seen": 0}, {"held": 0}, {"held": 1}, {"held": 2}):
+        with pytest.raises(ProducerFenced) as refused:
+            opened("a", **known)
+        assert refused.value.current == 1
+    assert opened("b", held=1) == (1, True)
+    assert opened("a", seen=1) == (2, False)
+
+
+def test_what_an_older_connection_of_a_client_delivers_late_is_refused(topic: Topic) -> None:
+    """Its client was told that the batch is not stored, and has given the number to another one."""
+    first = topic.log.open_producer("p", Opening("a")).state
+    second = topic.log.open_producer("p", Opening("a", held=first.epoch)).state
+    with pytest.raises(Closed):
+        topic.publish_many(numbers(70, 2), sent=Sent("p", first.epoch, 0, first.stream))
+    assert topic.publish_many(numbers(0, 2), sent=Sent("p", second.epoch, 0, second.stream)).start == 0
+    assert values(topic) == [0, 1]
 
 
 def test_a_greater_epoch_takes_the_name_with_its_first_batch(topic: Topic) -> None:
@@ -215,6 +279,14 @@ class Answers:
         with self.changed:
             assert self.changed.wait_for(lambda: len(self.settled) >= count, 30)
         return self.settled
+
+
+def hold_commits(topic: Topic) -> None:
+    """As if a committer were at work, so that nobody takes what is queued; `commit_in_pool` takes it."""
+    deadline = time.monotonic() + 30
+    while topic.log._committing:  # one that has given its answers looks once more whether there is anything
+        assert time.monotonic() < deadline
+    topic.log._committing = True
 
 
 def committer_holds_it(topic: Topic) -> None:
@@ -296,8 +368,8 @@ def test_a_failed_log_settles_every_copy_and_a_restart_tells_what_was_stored(top
     recovered = opened(disk.kill()).topic(TOPIC)
     state = recovered.open_producer("p")
     assert state.next_sequence == recovered.stats().end
-    assert [send(recovered, 0, epoch=state.epoch), send(recovered, 2, epoch=state.epoch)] == [0, 2]
-    assert values(recovered) == [0, 1, 2, 3]
+    assert send(recovered, state.next_sequence, epoch=state.epoch) == state.next_sequence
+    assert values(recovered) == list(range(state.next_sequence + 2))
 
 
 def test_a_full_queue_leaves_no_trace_of_what_it_refused(disk: FaultyDisk) -> None:
@@ -318,7 +390,7 @@ def test_a_full_queue_leaves_no_trace_of_what_it_refused(disk: FaultyDisk) -> No
 def test_taking_a_name_waits_for_what_the_last_client_has_on_its_way(topic: Topic) -> None:
     answers = Answers(topic)
     states: list[ProducerState] = []
-    topic.log._committing = True  # as if a committer were at work, so that nobody takes the batch
+    hold_commits(topic)
     answers.begin(1, 0)
     taking = threading.Thread(target=lambda: states.append(topic.open_producer("p")))
     taking.start()
@@ -328,15 +400,23 @@ def test_taking_a_name_waits_for_what_the_last_client_has_on_its_way(topic: Topi
         answers.begin(2, 2)
     topic.log.commit_in_pool()
     taking.join(30)
-    assert states == [ProducerState(1, 2, ((0, 0, 2),))]
+    assert states == [ProducerState(1, 2)]
 
 
-def test_two_that_take_a_name_at_once_get_an_epoch_each(topic: Topic) -> None:
+def test_of_some_that_take_a_name_at_once_the_last_has_it_and_the_others_are_told(topic: Topic) -> None:
     answers = Answers(topic)
     states: list[ProducerState] = []
-    topic.log._committing = True
+    refused: list[tuple[int, int]] = []
+
+    def take() -> None:
+        try:
+            states.append(topic.open_producer("p"))
+        except ProducerFenced as error:
+            refused.append((error.epoch, error.current))
+
+    hold_commits(topic)
     answers.begin(1, 0)
-    threads = [threading.Thread(target=lambda: states.append(topic.open_producer("p"))) for _ in range(4)]
+    threads = [threading.Thread(target=take) for _ in range(4)]
     for thread in threads:
         thread.start()
     while (state := topic.producer_state("p")) is None or state.epoch < 4:
@@ -344,14 +424,14 @@ def test_two_that_take_a_name_at_once_get_an_epoch_each(topic: Topic) -> None:
     topic.log.commit_in_pool()
     for thread in threads:
         thread.join(30)
-    assert sorted(state.epoch for state in states) == [1, 2, 3, 4]
-    assert {state.next_sequence for state in states} == {2}
+    assert states == [ProducerState(4, 2)]
+    assert sorted(refused) == [(1, 4), (2, 4), (3, 4)]
 
 
 def test_a_producer_forgotten_while_it_sends_goes_on_where_it_was(topic: Topic) -> None:
     send(topic, 0)
     answers = Answers(topic)
-    topic.log._committing = True
+    hold_commits(topic)
     answers.begin(1, 2)
     for number in range(PRODUCERS_MAX):
         topic.log._sequencer.producers.open(f"other {number}")
@@ -363,7 +443,37 @@ def test_a_producer_forgotten_while_it_sends_goes_on_where_it_was(topic: Topic) 
         assert taking.is_alive()
     topic.log.commit_in_pool()
     taking.join(30)
-    assert taken == [ProducerState(2**32 + 1, 4, ((2, 2, 2),))]
+    assert taken == [ProducerState(2**32 + 1, 4)]
+
+
+def test_one_that_is_forgotten_while_it_is_opened_is_not_told_half_of_it(topic: Topic) -> None:
+    """What was on its way is stored, and nobody knows any more that it was this client's."""
+    first = topic.open_producer("p", client="a")
+    answers = Answers(topic)
+    hold_commits(topic)
+    answers.begin(1, 0)
+    told: list[type] = []
+
+    def take() -> None:
+        try:
+            topic.log.open_producer("p", Opening("a", held=first.epoch))
+        except FrazilError as error:
+            told.append(type(error))
+
+    taking = threading.Thread(target=take)
+    taking.start()
+    while topic.log._sequencer.producers.get("p").stream < 2:  # type: ignore[union-attr]
+        assert taking.is_alive()
+    with topic.log._io:  # the open waits for its batch, and others come meanwhile
+        topic.log.commit_in_pool()
+        committer_holds_it(topic)
+        for number in range(PRODUCERS_MAX):
+            topic.log._sequencer.producers.open(f"other {number}")
+        part = topic.log._sequencer.waiting.pop("p")[0]
+        part.settle(0, None)
+        taking.join(30)
+        topic.log._sequencer.waiting["p"] = [part]
+    assert told == [TryLater]
 
 
 def test_many_copies_at_once_are_one_batch(topic: Topic) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import frazil
 from frazil.core.rows import message_batch
-from frazil.core.settings import KIB
+from frazil.core.settings import KIB, SyncMode
 from frazil.log.cache import CachedBatch, ReplayCache, TopicCache
 from frazil.log.pool import CommitPool
 
@@ -44,6 +44,72 @@ def test_the_cache_finds_exactly_what_it_holds_and_stays_within_its_bytes() -> N
     cache.forget(topics[0])
     assert topics[0].find(ends[0] - 1) is None
     assert topics[1].find(ends[1] - 1) is not None
+
+
+def test_the_cache_stays_within_its_bytes_and_within_the_messages_of_each_topic() -> None:
+    rng = random.Random(6)
+    cache = ReplayCache(60_000, 12)
+    topics = [TopicCache(cache) for _ in range(30)]
+    ends = [0] * len(topics)
+    for _ in range(2_000):
+        which = rng.randrange(len(topics))
+        batch = cached(ends[which], rng.randint(1, 5))
+        ends[which] = batch.end
+        cache.add(topics[which], batch)
+        held = [[offset for offset in range(end) if each.find(offset)] for each, end in zip(topics, ends, strict=True)]
+        assert max(map(len, held)) <= 12
+        assert cache.used_bytes <= 60_000
+        assert held[which][-batch.end + batch.offset :] == list(range(batch.offset, batch.end))
+        for each, offsets in zip(topics, held, strict=True):
+            assert each.messages == len(offsets)
+    for each in topics:
+        cache.forget(each)
+    assert cache.used_bytes == 0
+
+
+def test_a_batch_of_more_messages_than_the_cache_may_hold_is_not_kept() -> None:
+    cache = ReplayCache(1_000_000, 12)
+    topic = TopicCache(cache)
+    cache.add(topic, cached(0, 12))
+    cache.add(topic, cached(12, 13))
+    assert topic.find(11) is not None
+    assert topic.find(12) is None
+    cache.add(topic, cached(25, 1))
+    assert (topic.find(11), topic.first_offset) == (None, 25)
+
+
+def test_the_newest_messages_of_each_topic_are_read_from_the_cache_and_older_ones_from_files(tmp_path: Path) -> None:
+    settings = frazil.Settings(data=tmp_path, wal=frazil.WalSettings(cache_capacity=100, sync_mode=SyncMode.NONE))
+    with frazil.open(settings) as storage:
+        topics = [storage.topic(f"/default/{name}") for name in ("a", "b")]
+        for topic in topics:
+            for number in range(300):
+                topic.publish(str(number).encode())
+        for topic in topics:
+            assert [message.payload for message in topic.read(200, end=300)] == [b"%d" % n for n in range(200, 300)]
+        assert storage.metrics.reads_from_files == 0
+        assert [message.payload for message in topics[0].read(0, end=300)] == [b"%d" % n for n in range(300)]
+        assert storage.metrics.reads_from_files > 0
+
+
+def test_segments_lie_in_the_folder_that_dir_and_file_name_give(tmp_path: Path) -> None:
+    wal = frazil.WalSettings(dir=tmp_path / "wal", file_name="wal.log")
+    settings = frazil.Settings(data=tmp_path / "data", wal=wal)
+    for _ in range(2):
+        with frazil.open(settings) as storage:
+            storage.topic("/default/orders").publish(b"x")
+    with frazil.open(settings) as storage:
+        assert len(list(storage.topic("/default/orders", create=False).read())) == 2
+    assert (tmp_path / "wal/wal.log/default/orders/00000000000000000000.wal").is_file()
+    assert not (tmp_path / "data/log").exists()
+
+
+def test_one_process_owns_all_of_dir(tmp_path: Path) -> None:
+    """Else one that gives no file name would take another's log for a namespace of its own."""
+    wal = frazil.WalSettings(dir=tmp_path / "wal", file_name="one.log")
+    other = frazil.Settings(data=tmp_path / "two", wal=wal.model_copy(update={"file_name": None}))
+    with frazil.open(frazil.Settings(data=tmp_path / "one", wal=wal)), pytest.raises(frazil.FolderInUse):
+        frazil.open(other)
 
 
 def test_hot_reads_touch_no_file(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from frazil.core.errors import AnotherLeads, OwnerUnreachable
+from frazil.core.errors import AnotherLeads, NobodyLeads, OwnerUnreachable
 from frazil.pipeline.leading import Leadership
 from frazil.pipeline.lease import Lead, Leases, MoverName, this_host
 from frazil.testing import FakeClock
@@ -69,16 +69,19 @@ def test_a_leader_of_this_host_whose_process_is_gone_need_not_be_waited_for() ->
     assert leases.ask(TWO, LEASE_MS).leader == alive
 
 
-def test_whoever_does_not_lead_is_not_heard_while_another_does() -> None:
+def test_whoever_does_not_lead_is_not_heard() -> None:
     clock = FakeClock()
     leases = Leases(clock)
-    leases.check(ONE.id)
+    with pytest.raises(NobodyLeads):
+        leases.check(ONE.id)
     leases.ask(TWO, LEASE_MS)
     leases.check(TWO.id)
     with pytest.raises(AnotherLeads, match="process 22 on host-2"):
         leases.check(ONE.id)
     clock.advance(LEASE_MS * 1_000)
-    leases.check(ONE.id)
+    for mover in (ONE, TWO):
+        with pytest.raises(NobodyLeads):
+            leases.check(mover.id)
 
 
 class Owner:

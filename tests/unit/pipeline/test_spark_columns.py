@@ -28,6 +28,7 @@ def test_messages_have_the_columns_of_kafka() -> None:
     assert made.column("offset").to_pylist() == [7, 8, 9, 10]
     assert set(made.column("topic").to_pylist()) == {"/a/b"}
     assert set(made.column("partition").to_pylist()) == {3}
+    assert set(made.column("timestampType").to_pylist()) == {1}  # LogAppendTime
     assert {time.timestamp() for time in made.column("timestamp").to_pylist()} == {1.0}
 
 

@@ -27,6 +27,31 @@ def test_a_limit_below_the_number_of_partitions_still_makes_progress() -> None:
     assert sum(capped(starts, ends, 1).values()) == 1
 
 
+def test_a_small_share_is_not_starved() -> None:
+    """One partition always has far more, and gets more all the time."""
+    starts, ends = {A: 0, B: 0, C: 0}, {A: 1_000, B: 5, C: 5}
+    for limit in (1, 2, 10):
+        at = dict(starts)
+        for batch in range(60):
+            at = capped(at, {**ends, A: 1_000 + limit * batch}, limit)
+            if at[B] == at[C] == 5:
+                break
+        assert at[B] == at[C] == 5, limit
+        assert batch < 60 // limit + 5
+
+
+def test_the_limit_is_kept_where_it_is_smaller_than_the_partitions() -> None:
+    many = {("/a/a", number): 0 for number in range(7)}
+    at, seen = dict(many), set()
+    for _ in range(7):
+        after = capped(at, dict.fromkeys(many, 100), 2)
+        assert sum(after.values()) - sum(at.values()) == 2
+        seen |= {key for key in after if after[key] > at[key]}
+        at = after
+    assert seen == set(many)
+    assert set(at.values()) == {2}
+
+
 def test_a_log_that_lost_its_end_never_goes_back() -> None:
     assert capped({A: 10, B: 0}, {A: 5, B: 100}, 10) == {A: 10, B: 10}
     assert capped({A: 10}, {A: 5}, None) == {A: 10}

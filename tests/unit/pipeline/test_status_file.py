@@ -11,10 +11,16 @@ import pytest
 import frazil
 from frazil.core.errors import AnotherLeads, OwnerUnreachable
 from frazil.pipeline.lease import this_host
-from frazil.pipeline.mover import TickReport, TopicReport
-from frazil.pipeline.status_file import QUIET_WRITE_US, SILENCE_US_MAX, StatusFile, read_status, write_status
+from frazil.pipeline.status_file import (
+    QUIET_WRITE_US,
+    SILENCE_US_MAX,
+    StatusFile,
+    read_status,
+    write_status,
+)
+from frazil.pipeline.tick_report import TickReport, TopicReport
 from frazil.testing import FakeClock
-from frazil.topics.floor import TableFloor
+from frazil.topics.floor import known_end
 
 NOBODY = 2**22 + 1
 RUNNING = {"state": "running", "topics": {}}
@@ -79,22 +85,33 @@ def test_what_could_not_be_told_is_told_with_the_next() -> None:
     assert told[-1]["topics"]["/a/b"]["table_end"] == 7
 
 
-def test_a_mover_never_heard_of_again_leaves_a_floor_and_a_folder_without_one_has_none(tmp_path: Path) -> None:
-    wal = frazil.WalSettings(max_file_size=64 * 1024, retention=frazil.RetentionSettings(bytes=1))
-    settings = frazil.Settings(data=tmp_path, wal=wal)
+def _report(end: int, error: str | None = None, log_id: str = "id") -> dict[str, Any]:
+    return {"state": "running", "topics": {"/a/b": {"log_id": log_id, "table_end": end, "error": error}}}
+
+
+def test_what_was_known_of_tables_outlives_a_mover_that_waits(settings: frazil.Settings) -> None:
     clock = FakeClock()
-    with frazil.open(settings) as storage:
-        floor = TableFloor(settings, always=False)
-        topic = storage.topic("/default/orders")
-        assert floor(topic.log) is None
-        assert TableFloor(settings)(topic.log) == 0
-        write_status(settings, clock, "elsewhere", NOBODY, {"state": "starting", "topics": {}})
-        assert floor(topic.log) == 0
-        told = {"log_id": topic.log.log_id, "table_end": 30}
-        write_status(settings, clock, "elsewhere", NOBODY, {"state": "running", "topics": {topic.name: told}})
-        storage.floor_of = floor
-        clock.advance(SILENCE_US_MAX * 100)
-        for _ in range(60):
-            topic.publish(bytes(4 * 1024))
-        storage.maintain()
-        assert 0 < topic.stats().first_offset <= 30
+
+    def tell(value: dict[str, Any]) -> tuple[int, int] | None:
+        clock.advance(1_000_000)
+        write_status(settings, clock, this_host(), os.getpid(), value)
+        return known_end(read_status(settings, clock) or {}, "/a/b", "id")
+
+    assert tell({"state": "starting", "topics": {}}) is None
+    known = tell(_report(7))
+    assert known == (7, clock.now_us())
+    for value in ({"state": "stopped", "topics": {}}, {"state": "waiting", "error": "no catalog", "topics": {}}):
+        assert tell(value) == known
+    assert tell(_report(0, "no catalog")) == known, "a report with an error knows nothing of the table"
+    assert tell(_report(9)) == (9, clock.now_us())
+    assert "known" not in (read_status(settings, clock) or {})
+    assert tell(_report(0, "another log", "other")) is None
+
+
+def test_the_error_that_ended_a_mover_stays_until_the_next_has_ticked(settings: frazil.Settings) -> None:
+    clock = FakeClock()
+    write_status(settings, clock, this_host(), NOBODY, {"state": "stopped", "error": "no Spark", "topics": {}})
+    write_status(settings, clock, this_host(), os.getpid(), {"state": "starting", "error": None, "topics": {}})
+    assert (read_status(settings, clock) or {})["error"] == "no Spark"
+    write_status(settings, clock, this_host(), os.getpid(), {"state": "running", "error": None, "topics": {}})
+    assert (read_status(settings, clock) or {})["error"] is None

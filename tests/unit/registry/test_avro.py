@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from schemas import avro, enum, field, fixed, record
 
 import frazil
+from frazil.registry.avro_schema import AvroSchema
 from frazil.registry.definition import incompatibilities
 from frazil.registry.kinds import CompatibilityMode
 
@@ -250,3 +252,14 @@ def test_a_definition_that_is_nested_too_deep_is_refused() -> None:
         kind = {"type": "array", "items": kind}
     with pytest.raises(frazil.InvalidSchema, match="nested deeper than"):
         avro(kind)
+
+
+@pytest.mark.parametrize("kind", ["bytes", {"type": "fixed", "name": "F", "size": 8}])
+def test_decimals_of_another_scale_cannot_be_read(kind: object) -> None:
+    def decimal(scale: int) -> AvroSchema:
+        base = kind if isinstance(kind, dict) else {"type": kind}
+        field = {"name": "a", "type": base | {"logicalType": "decimal", "precision": 10, "scale": scale}}
+        return AvroSchema(json.dumps({"type": "record", "name": "R", "fields": [field]}))
+
+    assert decimal(4).backward(decimal(2)) == ["field a: decimal(10, 4) cannot read decimal(10, 2)"]
+    assert decimal(2).backward(decimal(2)) == []

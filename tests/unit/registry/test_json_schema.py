@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from schemas import json_schema
 import frazil
 from frazil.registry.definition import incompatibilities
 from frazil.registry.definitions import parse_definition
+from frazil.registry.json_schema import JsonSchema
 from frazil.registry.kinds import CompatibilityMode, SchemaType
 
 NONE, BACKWARD, FORWARD, FULL = CompatibilityMode
@@ -165,3 +167,23 @@ def test_a_recursive_schema_ends_on_a_deep_payload() -> None:
     assert tree(b'{"next":' * 50 + b"{}" + b"}" * 50) is None
     assert tree(b'{"next":' * 400 + b'{"x":1}' + b"}" * 400) is not None
     assert tree(b'{"next":' * 100_000 + b"{}" + b"}" * 100_000) == "is nested too deep"
+
+
+def _thing(kind: str, *required: str) -> dict[str, object]:
+    return {"type": "object", "properties": {"a": {"type": kind}}, "required": list(required)}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (_thing("string"), {"$ref": "#/$defs/X", "$defs": {"X": _thing("integer")}}),
+        ({"$ref": "#/$defs/X", "$defs": {"X": _thing("string")}}, _thing("integer")),
+        ({"allOf": [_thing("string")]}, {"allOf": [{}, {"$ref": "#/$defs/Y"}], "$defs": {"Y": _thing("integer")}}),
+        (_thing("string"), {"$ref": "#there", "$defs": {"X": {"$anchor": "there"} | _thing("integer")}}),
+        ({"properties": {"a": {"type": ["string", "integer"]}}, "allOf": [_thing("string")]}, _thing("integer")),
+    ],
+)  # fmt: skip
+def test_fields_are_compared_behind_references_and_in_all_of(old: object, new: object) -> None:
+    reasons = JsonSchema(json.dumps(new)).backward(JsonSchema(json.dumps(old)))
+    assert reasons == ["changed type of field /a from string to integer"]
+    assert JsonSchema(json.dumps(old)).backward(JsonSchema(json.dumps(old))) == []

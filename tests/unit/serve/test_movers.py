@@ -18,9 +18,9 @@ import frazil
 from frazil.core.broker_settings import BrokerSettings
 from frazil.core.settings import FlightSettings
 from frazil.pipeline.lease import MoverName
-from frazil.pipeline.mover import TickReport, TopicReport
 from frazil.pipeline.source import RemoteOwner
 from frazil.pipeline.status_file import StatusFile, read_status
+from frazil.pipeline.tick_report import TickReport, TopicReport
 from frazil.pipeline.told import packed
 from frazil.serve import movers
 from frazil.serve.flight import flight_door
@@ -85,6 +85,38 @@ def test_one_that_no_longer_leads_is_not_listened_to(
     assert not status_path(settings).exists()
     owner.tell(TWO, TOLD)
     assert (read_status(settings, clock) or {})["pid"] == 22
+
+
+def test_where_nobody_leads_nobody_is_listened_to(
+    owner: RemoteOwner, settings: frazil.Settings, clock: FakeClock
+) -> None:
+    with pytest.raises(frazil.FrazilError, match="no mover leads"):
+        owner.tell(ONE, TOLD)
+    owner.ask_to_lead(ONE, 5_000)
+    clock.advance(5_000_000)
+    for mover in (ONE, TWO):
+        with pytest.raises(frazil.FrazilError, match="no mover leads"):
+            owner.tell(mover, TOLD)
+    assert not status_path(settings).exists()
+
+
+def test_what_a_leader_tells_of_a_table_removes_nothing(tmp_path: Path, clock: FakeClock) -> None:
+    """Anyone who reaches the door may lead and tell: retention asks the catalog."""
+    wal = frazil.WalSettings(max_file_size=64 * 1024, retention=frazil.RetentionSettings(bytes=1))
+    settings = frazil.Settings(data=tmp_path, wal=wal, flight=FlightSettings(port=0))
+    with (
+        frazil.open(settings) as storage,
+        flight_door(storage, settings.flight, MoverActions(settings, clock)) as door,
+        contextlib.closing(RemoteOwner(door.address)) as owner,
+    ):
+        topic = storage.topic("/a/b")
+        owner.ask_to_lead(ONE, 5_000)
+        report = TopicReport("/a/b", topic.log.log_id, "a.b", 2**62, 2**62, 0.0)
+        StatusFile(lambda told: owner.tell(ONE, told), clock).ticked(TickReport(7, 1, {"/a/b": report}))
+        for _ in range(60):
+            topic.publish(bytes(4 * 1024))
+        storage.maintain()
+        assert topic.log.first_offset == 0
 
 
 @pytest.mark.parametrize(

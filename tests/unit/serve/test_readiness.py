@@ -13,7 +13,7 @@ from frazil.log.storage import open_storage
 from frazil.pipeline.lease import this_host
 from frazil.pipeline.status_file import write_status
 from frazil.serve.opening import Opening
-from frazil.serve.readiness import MissedObjectives, Readiness
+from frazil.serve.readiness import MissedObjectives, MoverProblems, Readiness
 from frazil.testing import FakeClock
 from frazil.topics.floor import ToldStatus
 from frazil.topics.freshness import Freshness
@@ -57,3 +57,40 @@ def test_the_reason_says_what_is_known_of_the_mover(tmp_path: Path, told: dict[s
         f"{TOPIC}: rows that are not in its table: 1, the oldest for 75.0 s; the objective is 60 s; {why};"
         " see frazil pipeline status"
     )
+
+
+@pytest.mark.parametrize(
+    ("told", "error", "said"),
+    [
+        ({"state": "waiting", "error": "catalog.uri: refused"}, "lake_unavailable", "catalog.uri: refused"),
+        ({"state": "stopped", "error": "no Spark"}, "mover_failed", "no Spark"),
+        ({"state": "running", "error": "no owner"}, "mover_failed", "no owner"),
+        ({"state": "running", "topics": {TOPIC: {"log_id": "", "error": "no store"}}}, "tables_failing", "no store"),
+        ({"state": "running", "topics": {TOPIC: {"log_id": "", "error": None}}}, None, None),
+    ],
+)
+def test_what_keeps_rows_from_tables_is_named_and_leaves_it_ready(
+    tmp_path: Path, told: dict[str, Any], error: str | None, said: str | None
+) -> None:
+    settings, clock = make_settings({"data": tmp_path}), FakeClock()
+    write_status(settings, clock, this_host(), os.getpid(), told)
+    with open_storage(settings, clock=clock) as storage:
+        opening = Opening(storage)
+        readiness = Readiness(opening, warnings=MoverProblems(ToldStatus(settings), clock, has_mover=True))
+        opening.start()
+        opening.stop()
+        found = readiness.warnings()
+        assert [one["error"] for one in found] == ([] if error is None else [error])
+        assert error is None or str(said) in found[0]["message"]
+        assert not readiness.problems()
+
+
+def test_a_mover_that_is_gone_or_can_not_be_started_is_named(tmp_path: Path) -> None:
+    settings, clock = make_settings({"data": tmp_path}), FakeClock()
+    told = ToldStatus(settings)
+    assert MoverProblems(told, clock, has_mover=True)() == []
+    missing = MoverProblems(told, clock, has_mover=False, missing="there is no Java")()
+    assert [one["error"] for one in missing] == ["mover_missing"]
+    write_status(settings, clock, this_host(), 2**22 + 1, {"state": "running", "error": None})
+    assert [one["error"] for one in MoverProblems(told, clock, has_mover=True)()] == ["mover_gone"]
+    assert MoverProblems(told, clock, has_mover=False)() == []

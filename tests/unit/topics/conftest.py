@@ -15,13 +15,13 @@ from parts.moving import Floor, HandMover
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return make_settings({"data": tmp_path / "data", "wal": {"max_file_size": 64 * 1024, "cache_capacity": 256 * 1024}})
+    return make_settings({"data": tmp_path / "data", "wal": {"max_file_size": 64 * 1024, "cache_bytes": 256 * 1024}})
 
 
 @pytest.fixture
 def storage(settings: Settings) -> Iterator[frazil.Storage]:
     with frazil.open(settings) as storage:
-        storage.floor_of = Floor()
+        storage.guards = [Floor()]
         yield storage
 
 
@@ -38,5 +38,5 @@ def topic(storage: frazil.Storage, mover: HandMover) -> frazil.Topic:
     mover.move(topic, files=3)
     remove_what_the_table_has(storage, topic, 3_500)
     publish(topic, 1_000)
-    assert 0 < topic.stats().first_offset <= 3_500
+    assert 0 < topic.log.first_offset <= 3_500
     return topic

@@ -34,7 +34,7 @@ def test_a_reader_crosses_from_table_to_log(topic: frazil.Topic) -> None:
 def test_each_batch_counts_for_the_tier_that_it_came_from(topic: frazil.Topic) -> None:
     metrics = topic.log.context.metrics
     before = metrics.reads_cached + metrics.reads_from_files
-    first = topic.stats().first_offset
+    first = topic.log.first_offset
     read(topic, 0, end=first)
     from_table = metrics.reads_from_tables
     assert from_table > 0
@@ -51,7 +51,7 @@ def test_from_any_offset(topic: frazil.Topic, start: int) -> None:
 
 def test_up_to_any_end(topic: frazil.Topic) -> None:
     assert read(topic, 100, end=200) == list(range(100, 200))
-    first = topic.stats().first_offset
+    first = topic.log.first_offset
     assert read(topic, first - 5, end=first) == list(range(first - 5, first))
     assert read(topic, first - 5, end=first + 5) == list(range(first - 5, first + 5))
 
@@ -82,7 +82,7 @@ def test_what_no_tier_has_is_out_of_range(storage: frazil.Storage, topic: frazil
     with pytest.raises(frazil.OffsetOutOfRange, match="has offsets 0 up to 5000, not 5001"):
         topic.read(5_001)
     mover.catalog.drop_table(mover.name(topic).identifier)
-    first = topic.stats().first_offset
+    first = topic.log.first_offset
     with pytest.raises(frazil.OffsetOutOfRange, match=f"has offsets {first} up to 5000, not 0"):
         topic.read(0)
     assert read(topic) == list(range(first, 5_000))
@@ -94,12 +94,12 @@ def test_segments_removed_under_a_reader(storage: frazil.Storage, topic: frazil.
     publish(topic, 500)
     mover.move(topic)
     remove_what_the_table_has(storage, topic, 5_500)
-    assert topic.stats().first_offset > 4_900
+    assert topic.log.first_offset > 4_900
     assert seen + sum(batch.num_rows for batch in reader) == 5_000
 
 
 def test_removed_under_a_reader_of_files(storage: frazil.Storage, topic: frazil.Topic, mover: HandMover) -> None:
-    first = topic.stats().first_offset
+    first = topic.log.first_offset
     reader = topic.read(first)
     seen = [next(reader).offset for _ in range(60)]
     mover.move(topic)
@@ -223,7 +223,7 @@ def test_a_new_column_is_null_in_older_rows(storage: frazil.Storage, mover: Hand
     for _ in range(40):
         topic.publish_many(pa.record_batch({"a": range(100), "b": ["x"] * 100}, schema=after))
     remove_what_the_table_has(storage, topic, 3_000)
-    assert topic.stats().first_offset == 3_000
+    assert topic.log.first_offset == 3_000
     rows = pa.Table.from_batches(topic.read_batches())
     assert rows.schema.field("a").type == pa.int64()
     assert rows["_offset"].to_pylist() == list(range(7_000))
@@ -265,7 +265,7 @@ def test_partitions_share_a_table(storage: frazil.Storage, mover: HandMover) -> 
     table = mover.table(topics[0])
     rewrite(table, rows_of(table, [("_offset", "ascending"), ("_topic_partition", "descending")]), [999])
     for topic in topics:
-        assert topic.stats().first_offset > 0
+        assert topic.log.first_offset > 0
         assert read(topic) == list(range(2_000))
 
 
@@ -282,5 +282,5 @@ def test_where_the_table_has_a_row(topic: frazil.Topic, mover: HandMover) -> Non
     found = history.places([0, 2_000, 3_999, 4_000])
     assert set(found) == {0, 2_000, 3_999}, "what is in the log alone has no place in the table"
     for offset, place in found.items():
-        assert place == (snapshot.snapshot_id, f"file://{_file_of(table, offset)}")
+        assert place == (snapshot.snapshot_id, f"file://{_file_of(table, offset)}", snapshot.sequence_number)
     assert history.places([4_500]) == {}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timezone
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute
 import pytest
 from tiers import publish, remove_what_the_table_has, rewrite, rows_of
 
 import frazil
 from frazil.core.settings import Settings
+from frazil.lake.accept import accept
 from frazil.topics.logs import FileView
 from frazil.topics.sql import AsOf, SqlSession
 from parts.moving import HandMover
@@ -119,3 +122,132 @@ def test_a_column_that_only_the_topic_has_can_be_asked_for(ask: Ask, storage: fr
     mover.move(topic)
     storage.change_schema(topic.name, own.append(pa.field("note", pa.string())))
     assert ask("select id, note from shop.typed order by id") == [(1, None), (2, None)]
+
+
+# --- columns by their numbers
+
+PRICES = pa.schema(
+    [("unit-price", pa.int64()), ("Unit-Price", pa.int64()), ("inner", pa.struct([("a b", pa.int64())]))]
+)
+
+
+def priced(storage: frazil.Storage, *prices: int) -> frazil.Topic:
+    topic = storage.topic("/shop/prices", schema=PRICES)
+    rows = [{"unit-price": price, "Unit-Price": -price, "inner": {"a b": price}} for price in prices]
+    topic.publish_many(pa.RecordBatch.from_pylist(rows, schema=PRICES))
+    return topic
+
+
+def test_columns_whose_names_parquet_respells(ask: Ask, storage: frazil.Storage, mover: HandMover) -> None:
+    query = """select sum("unit-price")::int, sum("Unit-Price_1")::int, sum("inner"."a b")::int from shop.prices"""
+    topic = priced(storage, 1, 2)
+    assert ask(query) == [(3, -3, 3)]
+    mover.move(topic)
+    assert ask(query) == [(3, -3, 3)]
+    priced(storage, 4)
+    assert ask(query) == [(7, -7, 7)]
+
+
+def test_columns_that_another_engine_added_renamed_and_dropped(ask: Ask, topic: frazil.Topic, mover: HandMover) -> None:
+    table = mover.table(topic)
+    with table.update_schema() as update:
+        update.add_column("one", table.schema().find_type("_offset"))
+        update.add_column("two", table.schema().find_type("_offset"))
+    rows = table.scan().to_arrow()
+    numbers = pa.array(range(rows.num_rows), pa.int64())
+    for name, column in (("one", numbers), ("two", pa.compute.negate(numbers))):
+        rows = rows.set_column(rows.schema.get_field_index(name), name, column)
+    table.overwrite(rows)
+    for old, new in (("one", "three"), ("two", "one"), ("three", "two")):
+        with mover.table(topic).update_schema() as update:
+            update.rename_column(old, new)
+    assert ask("select max(one), min(two), count(one) from shop.orders") == [(0, 0, 4_000)]
+    with mover.table(topic).update_schema() as update:
+        update.delete_column("one")
+        update.rename_column("two", "one")
+    assert ask("select max(one), count(one) from shop.orders") == [(3_999, 4_000)]
+
+
+# --- what readers refuse
+
+
+def test_rows_that_were_deleted_are_refused_until_that_is_accepted(
+    ask: Ask, topic: frazil.Topic, mover: HandMover
+) -> None:
+    mover.table(topic).delete("_offset = 700")
+    with pytest.raises(frazil.TableDamaged, match="at offset 700 of /shop/orders: offsets 700 up to 701 are missing"):
+        ask("select count(*) from shop.orders")
+    accept(mover.catalog, mover.name(topic), topic.log.log_id, 0, "move")
+    assert ask("select count(*), count(distinct _offset) from shop.orders") == [(4_999, 4_999)]
+
+
+def test_all_rows_of_a_file_that_were_deleted_are_refused(ask: Ask, topic: frazil.Topic, mover: HandMover) -> None:
+    mover.table(topic).delete("_offset < 3000")
+    with pytest.raises(frazil.TableDamaged, match="offset 0 of /shop/orders: offsets 0 up to 3000 are missing"):
+        ask("select count(*) from shop.orders")
+
+
+def test_a_double_is_refused(ask: Ask, topic: frazil.Topic, mover: HandMover) -> None:
+    table = mover.table(topic)
+    table.append(table.scan(row_filter="_offset >= 700 and _offset < 710").to_arrow())
+    with pytest.raises(frazil.TableDamaged, match="offset 700 is there more than once"):
+        ask("select count(*) from shop.orders")
+
+
+def test_rows_of_no_log_and_rows_behind_the_token_do_not_count(ask: Ask, topic: frazil.Topic, mover: HandMover) -> None:
+    table = mover.table(topic)
+    rows = table.scan(row_filter="_offset >= 3990").to_arrow()
+    at = rows.schema.get_field_index("_topic_partition")
+    table.append(rows.set_column(at, rows.schema.field(at), pa.array([7] * 10, pa.int32())))
+    at = rows.schema.get_field_index("_offset")
+    table.append(rows.set_column(at, rows.schema.field(at), pa.array(range(4_000, 4_010), pa.int64())))
+    assert ask("select count(*), count(distinct _offset), max(_topic_partition) from shop.orders") == [
+        (5_000, 5_000, 0)
+    ]
+
+
+def test_a_topic_that_was_made_again_has_its_own_rows(ask: Ask, storage: frazil.Storage, topic: frazil.Topic) -> None:
+    storage.delete_topic(topic.name)
+    storage.topic(topic.name).publish("new")
+    assert ask("select _offset, decode(_payload) from shop.orders") == [(0, "new")]
+
+
+def test_a_topic_that_was_deleted_has_what_its_table_has(
+    ask: Ask, storage: frazil.Storage, topic: frazil.Topic
+) -> None:
+    storage.delete_topic(topic.name)
+    assert ask("select count(*) from shop.orders") == [(4_000,)]
+
+
+def test_results_of_a_statement_are_not_mixed_with_rows(ask: Ask, topic: frazil.Topic, mover: HandMover) -> None:
+    with mover.table(topic).transaction() as change:
+        change.set_properties({"frazil.transformed": "true"})
+    assert ask("select count(*) from shop.orders") == [(4_000,)]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_file_that_is_gone_is_named(ask: Ask, topic: frazil.Topic, mover: HandMover, whole: bool) -> None:
+    table = mover.table(topic)
+    if not whole:  # read by rows, not by DuckDB
+        with table.transaction() as change:
+            change.set_properties({"schema.name-mapping.default": "[]"})
+    path = Path(next(iter(table.scan().plan_files())).file.file_path.removeprefix("file://"))
+    path.unlink()
+    with pytest.raises(frazil.TableDamaged, match=path.name):
+        ask("select max(_payload) from shop.orders")
+
+
+# --- partitions
+
+
+def test_one_partition_by_its_name(ask: Ask, storage: frazil.Storage, mover: HandMover) -> None:
+    for number in (0, 1):
+        part = storage.topic(f"/shop/many-part-{number}")
+        publish(part, 10 * (number + 1))
+        mover.move(part)
+        publish(part, 1)
+    assert ask("select count(*) from shop.many") == [(32,)]
+    assert ask("""select count(*), min(_topic_partition) from shop."many-part-0" """) == [(11, 0)]
+    assert ask("""select count(*), min(_topic_partition) from shop."many-part-1" """) == [(21, 1)]
+    with pytest.raises(frazil.InvalidInput, match=r"no topic or table shop\.many-part-2"):
+        ask("""select 1 from shop."many-part-2" """)

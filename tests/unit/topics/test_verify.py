@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyiceberg.table import Table
 from tiers import publish, remove_what_the_table_has, rewrite, rows_of
 
 import frazil
-from frazil.core.settings import Settings
+from frazil.core.clock import SystemClock
+from frazil.core.settings import FlightSettings, Settings
 from frazil.lake.accept import accept
 from frazil.lake.history import TableHistories
 from frazil.log.info import LogInfo, log_info
+from frazil.log.ownership import told_where
+from frazil.serve.flight import flight_door
+from frazil.serve.movers import MoverActions
 from frazil.topics.logs import FileView
+from frazil.topics.proofs import prove as prove_all
 from frazil.topics.verify import Proof, verify
 from parts.moving import HandMover
 
@@ -129,7 +138,7 @@ def test_a_segment_that_is_damaged(settings: Settings, prove: Prove, topic: fraz
 
 def test_rows_that_are_nowhere(prove: Prove, storage: frazil.Storage, topic: frazil.Topic) -> None:
     remove_what_the_table_has(storage, topic, 4_600)  # more than the table has
-    first = topic.stats().first_offset
+    first = topic.log.first_offset
     assert first > 4_000
     assert found(prove()) == [("missing", 4_000, first)]
 
@@ -158,7 +167,7 @@ def test_rows_that_move_meanwhile(
 def test_a_gap_that_was_accepted(prove: Prove, storage: frazil.Storage, topic: frazil.Topic, mover: HandMover) -> None:
     """Readers go on behind it, and the proof tells of it."""
     remove_what_the_table_has(storage, topic, 4_600)  # more than the table has
-    first = topic.stats().first_offset
+    first = topic.log.first_offset
     with pytest.raises(frazil.RowsMissing, match=f"does not hold offsets 4000 up to {first}"):
         list(topic.read(3_990))
     assert accept(mover.catalog, mover.name(topic), topic.log.log_id, first, "a person") == first
@@ -181,3 +190,202 @@ def test_a_topic_made_again(storage: frazil.Storage, topic: frazil.Topic, mover:
     with pytest.raises(frazil.TableRefused, match="rows of an earlier topic of that name"):
         mover.move(again)
     assert [message.offset for message in again.read()] == list(range(10))
+
+
+# --- every offset from 0 is accounted for
+
+
+def test_a_dropped_table_leaves_its_rows_unaccounted_for(prove: Prove, topic: frazil.Topic, mover: HandMover) -> None:
+    first = topic.log.first_offset
+    mover.catalog.drop_table(mover.name(topic).identifier)
+    proof = prove()
+    assert found(proof) == [("missing", 0, first)]
+    assert "removal was not recorded" in proof.problems[0].detail
+    assert (proof.in_table, proof.in_log, proof.dropped) == (0, 5_000 - first, [])
+
+
+def test_rows_removed_without_a_record_are_accepted_by_name(
+    prove: Prove, topic: frazil.Topic, mover: HandMover
+) -> None:
+    """As a folder is that removed rows before removals were recorded, and never had a table."""
+    first = topic.log.first_offset
+    mover.catalog.drop_table(mover.name(topic).identifier)
+    assert not prove().proven
+    mover.tables.forget_all()
+    mover.tables.ensure(mover.name(topic), topic.log.schema)
+    assert accept(mover.catalog, mover.name(topic), topic.log.log_id, first, "a person") == first
+    proof = prove()
+    assert proof.proven
+    assert proof.gaps == [frazil.OffsetRange(0, first)]
+
+
+def test_a_recorded_removal_is_part_of_the_proof(
+    settings: Settings, storage: frazil.Storage, topic: frazil.Topic, mover: HandMover
+) -> None:
+    first = topic.log.first_offset
+    mover.catalog.drop_table(mover.name(topic).identifier)
+    history = TableHistories(settings).of(topic.log.name, topic.log.log_id)
+
+    def proof(recorded_end: int) -> Proof:
+        def ask() -> LogInfo:
+            return replace(log_info(storage, topic.name), dropped=(frazil.OffsetRange(0, recorded_end),))
+
+        return verify(ask, FileView(settings).read, history, lambda _: None)
+
+    whole, part = proof(first), proof(first - 100)
+    assert whole.proven
+    assert whole.as_dict()["dropped"] == [[0, first]]
+    assert found(part) == [("missing", first - 100, first)]
+
+
+def test_a_log_damaged_where_the_table_has_its_rows(prove: Prove, topic: frazil.Topic) -> None:
+    """Readers take rows from the log as long as it has them, so they meet the damage."""
+    segment = topic.log.segments[0]
+    assert segment.base < 4_000
+    content = bytearray(segment.path.read_bytes())
+    content[len(content) // 2] ^= 1
+    segment.path.write_bytes(content)
+    kinds = {kind for kind, _, _ in found(prove())}
+    assert kinds == {"unreadable"}
+
+
+def test_of_a_result_of_a_statement_no_content_is_proven(prove: Prove, topic: frazil.Topic, mover: HandMover) -> None:
+    with mover.table(topic).transaction() as change:
+        change.set_properties({"frazil.transformed": "true"})
+    first = topic.log.first_offset
+    proof = prove()
+    assert proof.proven
+    assert (proof.in_table, proof.transformed, proof.in_log) == (0, first, 5_000 - first)
+
+
+def test_a_topic_whose_log_cannot_be_opened_is_not_left_out(
+    settings: Settings, storage: frazil.Storage, topic: frazil.Topic
+) -> None:
+    """Not even where the process that owns the folder tells only of logs that it can open."""
+    storage.topic("/shop/returns").publish(b"one")
+    storage.close()
+    (segment,) = (settings.log_folder / "shop" / "returns").glob("*.wal")
+    segment.write_bytes(b"not a segment")
+    proofs = prove_all(settings, None, lambda _: lambda _: None)
+    assert [(proof.topic, proof.proven) for proof in proofs] == [("/shop/orders", True), ("/shop/returns", False)]
+    with (
+        frazil.open(settings) as owner,
+        flight_door(owner, FlightSettings(port=0), MoverActions(settings, SystemClock())) as door,
+        told_where(settings, {"flight": door.address}),
+    ):
+        proofs = prove_all(settings, None, lambda _: lambda _: None)
+        assert [(proof.topic, proof.proven) for proof in proofs] == [("/shop/orders", True), ("/shop/returns", False)]
+
+
+def test_a_topic_whose_files_are_gone_is_not_left_out(
+    settings: Settings, storage: frazil.Storage, topic: frazil.Topic
+) -> None:
+    storage.topic("/shop/returns").publish(b"one")
+    storage.close()
+    shutil.rmtree(settings.log_folder / "shop" / "returns")
+    proofs = prove_all(settings, "/shop/returns", lambda _: lambda _: None)
+    assert [found(proof) for proof in proofs] == [[("unreadable", 0, 1)]]
+
+
+# --- content is proven by checksums, all of it
+
+
+def forget_snapshots(table: Table) -> None:
+    kept = table.metadata.current_snapshot_id
+    gone = [one.snapshot_id for one in table.snapshots() if one.snapshot_id != kept]
+    table.maintenance.expire_snapshots().by_ids(gone).commit()
+
+
+def test_rows_without_a_checksum_are_not_proven(prove: Prove, topic: frazil.Topic, mover: HandMover) -> None:
+    """The property is lost, as when a table is copied, and so are the snapshots. What the log has is compared."""
+    first = topic.log.first_offset
+    table = mover.table(topic)
+    with table.transaction() as change:
+        change.remove_properties(f"frazil.{topic.log.log_id}.sum")
+    rewrite(table, rows_of(table, [("_offset", "ascending")]), [])
+    forget_snapshots(mover.table(topic))
+    proof = prove()
+    assert found(proof) == [("unproven", 0, first)]
+    assert (proof.in_table, proof.checked) == (4_000, 4_000 - first)
+
+
+def test_after_an_accepted_rollback_all_rows_have_a_checksum(
+    prove: Prove, storage: frazil.Storage, topic: frazil.Topic, mover: HandMover
+) -> None:
+    before = mover.table(topic).metadata.current_snapshot_id
+    mover.move(topic)
+    mover.table(topic).manage_snapshots().rollback_to_snapshot(before).commit()
+    accept(mover.catalog, mover.name(topic), topic.log.log_id, topic.log.first_offset, "a person")
+    mover.tables.forget(mover.name(topic))
+    mover.move(topic)
+    table = mover.table(topic)
+    rewrite(table, rows_of(table, [("_offset", "ascending")]), [])
+    forget_snapshots(mover.table(topic))
+    proof = prove()
+    assert proof.proven
+    assert proof.checked == 5_000
+    table = mover.table(topic)
+    rewrite(table, change(rows_of(table, [("_offset", "ascending")]), 10), [])
+    forget_snapshots(mover.table(topic))
+    assert found(prove()) == [("changed", 0, 5_000)]
+
+
+def test_after_accepted_deletes_the_rows_that_are_left_have_a_checksum(
+    prove: Prove, topic: frazil.Topic, mover: HandMover
+) -> None:
+    mover.table(topic).delete("_offset >= 700 and _offset < 710")
+    accept(mover.catalog, mover.name(topic), topic.log.log_id, 0, "a person")
+    forget_snapshots(mover.table(topic))
+    proof = prove()
+    assert proof.proven
+    assert (proof.in_table, proof.checked, proof.gaps) == (3_990, 3_990, [frazil.OffsetRange(700, 710)])
+    mover.tables.forget(mover.name(topic))
+    mover.move(topic)
+    table = mover.table(topic)
+    rewrite(table, change(rows_of(table, [("_offset", "ascending")]), 10), [])
+    forget_snapshots(mover.table(topic))
+    assert found(prove()) == [("changed", 0, 5_000)]
+
+
+def test_rows_of_a_partition_that_no_log_has(prove: Prove, topic: frazil.Topic, mover: HandMover) -> None:
+    table = mover.table(topic)
+    rows = table.scan(row_filter="_offset >= 10 and _offset < 13").to_arrow()
+    at = rows.schema.get_field_index("_topic_partition")
+    table.append(rows.set_column(at, rows.schema.field(at), pa.array([7] * 3, pa.int32())))
+    assert found(prove()) == [("foreign", 10, 13)]
+
+
+def test_a_file_that_is_gone_is_a_finding_of_its_topic_alone(
+    settings: Settings, storage: frazil.Storage, topic: frazil.Topic, mover: HandMover
+) -> None:
+    other = storage.topic("/shop/teas")
+    publish(other, 10)
+    mover.move(other)
+    file = next(iter(mover.table(topic).scan(row_filter="_offset = 2000").plan_files())).file
+    Path(file.file_path.removeprefix("file://")).unlink()
+    damaged, sound = prove_all(settings, None, lambda _: lambda _: None)
+    assert sound.proven
+    assert not damaged.proven
+    (problem,) = damaged.problems
+    assert problem.kind == "unreadable"
+    assert problem.range.start <= 2_000 < problem.range.end
+    assert file.file_path.rpartition("/")[2] in problem.detail
+    assert damaged.checked == damaged.in_table == 4_000 - len(problem.range)
+
+
+def test_a_token_that_was_set_back_is_a_finding(prove: Prove, topic: frazil.Topic, mover: HandMover) -> None:
+    with mover.table(topic).transaction() as change:
+        change.set_properties({f"frazil.{topic.log.log_id}.end": "1"})
+    assert [problem.kind for problem in prove().problems][:1] == ["rolled back"]
+
+
+def test_one_table_that_cannot_be_loaded_leaves_the_other_proofs(
+    settings: Settings, storage: frazil.Storage, topic: frazil.Topic, mover: HandMover
+) -> None:
+    other = storage.topic("/shop/teas")
+    publish(other, 10)
+    mover.move(other)
+    Path(mover.table(topic).metadata_location.removeprefix("file://")).unlink()
+    damaged, sound = prove_all(settings, None, lambda _: lambda _: None)
+    assert sound.proven
+    assert [(problem.kind, problem.range.end) for problem in damaged.problems] == [("unreadable", 5_000)]

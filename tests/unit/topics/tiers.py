@@ -26,8 +26,9 @@ def publish(topic: frazil.Topic, count: int, each: int = 50) -> None:
 
 
 def remove_what_the_table_has(storage: frazil.Storage, topic: frazil.Topic, end: int) -> None:
-    assert isinstance(storage.floor_of, Floor)
-    storage.floor_of.ends[topic.log.log_id] = end
+    (floor,) = storage.guards
+    assert isinstance(floor, Floor)
+    floor.ends[topic.log.log_id] = end
     storage.set_retention(topic.name, RetentionSettings(bytes=1))
     storage.maintain()
 

@@ -7,15 +7,25 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from frazil.broker.dead_letters import ATTEMPTS, OURS, REASON, SUBSCRIPTION, TOPIC
+from frazil.broker.dead_letters import ATTEMPTS, BROKER, OURS, PRODUCER, REASON, SUBSCRIPTION, TOPIC
 from frazil.broker.replay import original_offset, read_dead_letters, replay_all, replay_one
+from frazil.core.names import TopicName
 from frazil.core.rows import Message
 from frazil.serve.admin.models import INT_MAX, DeadLetterPage, Replay, ReplayOne, ReplayResult
 from frazil.serve.admin.openapi import errors
 from frazil.serve.admin.parts import AdminParts
-from frazil.serve.admin.paths import TopicPath
+from frazil.serve.admin.paths import TOPIC_PATTERN, TopicPath
 
 LIMIT_DEFAULT, LIMIT_MAX = 20, 1_000
+
+Source = Annotated[
+    str | None,
+    Query(
+        alias="from",
+        json_schema_extra={"pattern": TOPIC_PATTERN},
+        description="the dead-letter topic of a policy, if it is not the usual one",
+    ),
+]
 
 
 def dead_letters_router(parts: AdminParts) -> APIRouter:
@@ -32,13 +42,14 @@ def dead_letters_router(parts: AdminParts) -> APIRouter:
         after: Annotated[
             int | None, Query(ge=0, lt=INT_MAX, description="`next` of the page before: an offset")
         ] = None,
+        source: Source = None,
     ) -> dict[str, Any]:
         """What subscriptions of the topic gave up, oldest first. A page has at most 8 MiB of payloads, or one."""
-        found = read_dead_letters(parts.storage, name, after, limit)
+        found = read_dead_letters(parts.storage, name, after, limit, _source(source))
         return {"items": [_shown(letter) for letter in found.letters], "next": found.next}
 
     @router.post("/replay", operation_id="replay_dead_letters", response_model=ReplayResult)
-    async def replay_dead_letters(name: TopicPath, wanted: Replay) -> dict[str, Any]:
+    async def replay_dead_letters(name: TopicPath, wanted: Replay, source: Source = None) -> dict[str, Any]:
         """Publish one, or all from a place on, to the topic that each came from.
 
         At least once: the letters stay, and a call that is repeated publishes them again. A replayed message has the
@@ -46,9 +57,9 @@ def dead_letters_router(parts: AdminParts) -> APIRouter:
         """
         broker = parts.broker_parts().broker
         if isinstance(wanted, ReplayOne):
-            await replay_one(broker, parts.storage, name, wanted.offset)
+            await replay_one(broker, parts.storage, name, wanted.offset, _source(source))
             return {"replayed": 1, "next": None, "error": None}
-        done = await replay_all(broker, parts.storage, name, wanted.after, wanted.limit)
+        done = await replay_all(broker, parts.storage, name, wanted.after, wanted.limit, _source(source))
         return {
             "replayed": done.count,
             "next": done.next,
@@ -56,6 +67,10 @@ def dead_letters_router(parts: AdminParts) -> APIRouter:
         }
 
     return router
+
+
+def _source(text: str | None) -> TopicName | None:
+    return None if text is None else TopicName.parse(text)
 
 
 def _shown(letter: Message) -> dict[str, Any]:
@@ -75,6 +90,8 @@ def _shown(letter: Message) -> dict[str, Any]:
         "original_topic": attributes.get(TOPIC),
         "original_subscription": attributes.get(SUBSCRIPTION),
         "original_offset": original_offset(letter),
+        "original_producer_id": attributes.get(PRODUCER),
+        "original_broker": attributes.get(BROKER),
         "redeliveries": int(attempts) if attempts.isascii() and attempts.isdecimal() and len(attempts) < 10 else None,
         "reason": attributes.get(REASON),
     }

@@ -25,6 +25,9 @@ class TopicStatus(BaseModel):
     committed_ms: int | None
     snapshot_id: int | None
     last_error: str | None
+    table_time_us: int | None = Field(
+        description="when `table_end` was learnt: now, or when the mover last knew, where the catalog does not answer"
+    )
 
 
 class PipelineStatus(BaseModel):
@@ -34,6 +37,11 @@ class PipelineStatus(BaseModel):
     mover_pid: int | None
     mover_host: str | None
     error: str | None
+    since_us: int | None = Field(description="since when the mover waits for its catalog or store")
+    next_try_us: int | None = Field(description="when it asks again")
+    lake_error: str | None = Field(
+        description="why the catalog or the store did not answer now; ends are the last known"
+    )
     maintenance: dict[str, Any] | None
     topics: list[TopicStatus]
     next: str | None = Field(description="for `after` of the next page of topics; null on the last one")
@@ -101,6 +109,16 @@ class VerifyProblem(BaseModel):
     detail: str
 
 
+class RenumberedLog(BaseModel):
+    """A former log: its rows from `cut` on, `rows` of them, became those from `table_end` on."""
+
+    log_id: str
+    cut: int
+    table_end: int
+    rows: int
+    time_us: int
+
+
 class Proof(BaseModel):
     topic: str
     table: str
@@ -108,9 +126,13 @@ class Proof(BaseModel):
     end: int
     in_table: int
     in_log: int
+    transformed: int
     checksums: int
+    checked: int
     removed_by_retention: int
+    dropped: list[tuple[int, int]]
     accepted_gaps: list[tuple[int, int]]
+    renumbered: list[RenumberedLog]
     problems: list[VerifyProblem]
 
 

@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, WithJsonSchema
 
 from frazil.core.columns import SCHEMA_CHARACTERS_MAX
+from frazil.core.partitions import PARTITIONS_MAX
 from frazil.core.settings import RetentionSettings
 from frazil.serve.admin.paging import Page
 from frazil.serve.admin.paths import TOPIC_EXTRA, TopicText
 
 INT_MAX = 2**53 - 1
 """What every JSON reader can count to."""
-PARTITIONS_MAX = 100
 
 
 def _number(value: object) -> object:
@@ -56,7 +56,8 @@ class Column(Given):
 
 
 class Retention(Given):
-    """How long whole segments are kept; null is for ever. `until_acked` excludes the other two."""
+    """How long whole segments are kept; null is for ever. With `until_acked`, at least until every
+    subscription has acknowledged them."""
 
     age_ms: Positive | None = None
     bytes: Positive | None = None
@@ -114,6 +115,39 @@ class TopicSummary(BaseModel):
     subscriptions: int | None
 
 
+class TierModel(BaseModel):
+    """What a tier holds of a topic. With an `error` it is what was known at `learnt_us`."""
+
+    first: int | None = Field(description="the first offset; null if it has none")
+    end: int | None = Field(description="the offset behind its last row")
+    rows: int | None
+    bytes: int | None
+    lag_rows: int | None = Field(description="rows at the end of the topic that it lacks")
+    lag_ms: int | None = Field(description="age of the oldest of them")
+    learnt_us: int | None
+    error: str | None = Field(description="why the tier could not be asked")
+
+
+class TableTierModel(TierModel):
+    table: str
+    snapshot_id: int | None
+    committed_ms: int | None
+
+
+class TiersModel(BaseModel):
+    log: TierModel
+    table: TableTierModel | None = Field(description="null of a topic that is not moved")
+
+
+class HeldBackModel(BaseModel):
+    """Why rows past their retention are still in the log."""
+
+    guard: str = Field(description="table or subscriptions")
+    since_us: int
+    floor: int | None = Field(description="rows below this offset may go; null if the guard can't answer")
+    error: str | None = Field(description="why it can't")
+
+
 class TopicDescription(TopicSummary):
     """With the figures of the log, null of one that can't be opened or is not there."""
 
@@ -125,7 +159,12 @@ class TopicDescription(TopicSummary):
     last_append_time_us: int | None
     torn_tail: str | None
     failed: str | None
+    held_back: HeldBackModel | None = Field(description="null if no guard holds back what retention would remove")
+    tiers: TiersModel | None
     partition_of: str | None = Field(description="the topic that this is a partition of")
+    partitions: list[TopicSummary] = Field(
+        description="of a topic that has some, whose own figures are the sums of theirs; what they differ in is null"
+    )
 
 
 class TopicPage(Page[TopicSummary]):
@@ -167,6 +206,8 @@ class SubscriptionModel(BaseModel):
     in_flight: int = Field(description="sent, without an answer yet")
     resting: int = Field(description="waiting to be sent again")
     blocked_by: int | None = Field(description="offset of a message that nothing may overtake")
+    snapshot_id: int | None = Field(description="of the table: it added `file`")
+    file: str | None = Field(description="of the table: holds the last row before the cursor that was looked for")
     dropped: int = Field(description="of a non-reliable topic: messages that nobody took")
     consumers: int
     connected: int
@@ -252,6 +293,8 @@ class DeadLetter(BaseModel):
     original_topic: str | None
     original_subscription: str | None
     original_offset: int | None
+    original_producer_id: str | None
+    original_broker: str | None = Field(description="the address of the broker that gave it up")
     redeliveries: int | None
     reason: str | None
 

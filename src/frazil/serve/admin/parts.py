@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from frazil.broker.admin import BrokerAdmin
 from frazil.broker.broker import Broker
+from frazil.broker.namespaces import Namespaces
 from frazil.core.clock import Clock
 from frazil.core.errors import BrokerOff, TryLater
 from frazil.log.storage import Storage
@@ -23,6 +24,7 @@ class BrokerParts:
     broker: Broker
     registry: SchemaRegistry
     topics: TopicSchemas
+    namespaces: Namespaces
 
 
 @dataclass(frozen=True, slots=True)

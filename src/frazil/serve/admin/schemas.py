@@ -35,7 +35,15 @@ Version = Annotated[int, Path(ge=1, le=VERSION_MAX)]
 
 def schemas_router(parts: AdminParts) -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["schemas"], responses=errors(400, 404, 409, 503))
+    _add_subjects(router, parts)
+    _add_version_lists(router, parts)
+    _add_versions(router, parts)
+    _add_check(router, parts)
+    _add_topics(router, parts)
+    return router
 
+
+def _add_subjects(router: APIRouter, parts: AdminParts) -> None:
     @router.get("/schemas", operation_id="list_subjects", response_model=SubjectPage)
     def list_subjects(limit: Limit = LIMIT_DEFAULT, after: After = None) -> dict[str, Any]:
         """All subjects in the order of their names."""
@@ -54,6 +62,8 @@ def schemas_router(parts: AdminParts) -> APIRouter:
         parts.broker_parts().registry.set_compatibility_mode(subject, wanted.compatibility_mode)
         return _subject(parts, subject)
 
+
+def _add_version_lists(router: APIRouter, parts: AdminParts) -> None:
     @router.get("/schemas/{subject}/versions", operation_id="list_schema_versions", response_model=VersionPage)
     def list_schema_versions(
         subject: SubjectPath,
@@ -85,6 +95,8 @@ def schemas_router(parts: AdminParts) -> APIRouter:
             response.status_code = 200
         return asdict(made)
 
+
+def _add_versions(router: APIRouter, parts: AdminParts) -> None:
     @router.get("/schemas/{subject}/latest", operation_id="get_latest_schema", response_model=SchemaVersionModel)
     def get_latest_schema(subject: SubjectPath) -> dict[str, Any]:
         """The newest version, with its definition."""
@@ -101,6 +113,8 @@ def schemas_router(parts: AdminParts) -> APIRouter:
         parts.broker_parts().registry.delete_version(subject, version)
         return {"subject": subject, "version": version, "deleted": True}
 
+
+def _add_check(router: APIRouter, parts: AdminParts) -> None:
     @router.post("/schemas/{subject}/check", operation_id="check_schema", response_model=SchemaCheckResult)
     def check_schema(subject: SubjectPath, wanted: SchemaCheck) -> dict[str, Any]:
         """Whether a schema could be registered now, and every reason why not. Nothing is registered."""
@@ -108,9 +122,6 @@ def schemas_router(parts: AdminParts) -> APIRouter:
             subject, wanted.schema_type, wanted.definition.encode(), wanted.compatibility_mode
         )
         return {"compatible": not reasons, "reasons": reasons}
-
-    _add_topics(router, parts)
-    return router
 
 
 def _add_topics(router: APIRouter, parts: AdminParts) -> None:

@@ -16,6 +16,7 @@ class ServerModel(BaseModel):
     version: str
     flight: str | None = Field(description="where other hosts reach the Flight door; null as long as it is closed")
     danube: str | None = Field(description="for Danube clients; null where the broker is off or not open yet")
+    admin: str | None = Field(description="for Danube's admin tools; null as `danube` is")
 
 
 def server_router(parts: AdminParts) -> APIRouter:
@@ -25,6 +26,7 @@ def server_router(parts: AdminParts) -> APIRouter:
     async def get_server() -> dict[str, Any]:
         """Its version, and the addresses of its other doors."""
         doors = parts.addresses
-        return {"version": frazil.__version__, "flight": doors.get("advertised"), "danube": doors.get("danube")}
+        danube = {name: doors.get(name) for name in ("danube", "admin")}
+        return {"version": frazil.__version__, "flight": doors.get("advertised"), **danube}
 
     return router

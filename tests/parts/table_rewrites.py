@@ -32,8 +32,9 @@ def rewrite(table: Table, wanted: str, seed: int, cuts: int) -> None:
 
 
 def expire(table: Table, kept: int) -> None:
-    """All but the newest snapshots go."""
-    old = [snapshot.snapshot_id for snapshot in table.metadata.snapshots[:-kept]]
+    """All but the newest snapshots go, and the one that the table was rolled back to."""
+    ids = [snapshot.snapshot_id for snapshot in table.metadata.snapshots[:-kept]]
+    old = [each for each in ids if each != table.metadata.current_snapshot_id]
     if old:
         table.maintenance.expire_snapshots().by_ids(old).commit()
 

@@ -1,0 +1,49 @@
+"""New topics and partitions: which of them are to be made, and their logs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+
+from frazil.broker.topic import BrokerTopic
+from frazil.core.errors import TopicExists
+from frazil.core.names import TopicName
+from frazil.core.partitions import check_form, partition_names, partitions_of, partitions_to_make
+from frazil.core.settings import RetentionSettings
+from frazil.log.storage import Storage
+
+
+def to_make(
+    base: TopicName,
+    partitions: int,
+    reliable: bool,
+    known: Mapping[TopicName, BrokerTopic],
+    stored: AbstractSet[TopicName],
+) -> list[TopicName]:
+    """The topic, or its partitions that are missing; `TopicExists` if log or broker has the name otherwise."""
+    there = stored | known.keys()
+    if not partitions:
+        if base in there:
+            raise TopicExists(str(base))
+        check_form(base, there, has_partitions=bool(partitions_of(base, there)))
+        return [base]
+    missing = partitions_to_make(base, partitions, there)
+    for name in partition_names(base, partitions):
+        is_reliable = name in stored or (name in known and known[name].reliable)
+        if name not in missing and is_reliable is not reliable:
+            raise TopicExists(str(name))
+    return missing
+
+
+def create_logs(storage: Storage, base: TopicName, partitions: int, retention: RetentionSettings | None) -> None:
+    """All or none."""
+    if partitions:
+        storage.create_partitions(str(base), partitions, retention=retention)
+    else:
+        storage.create_topic(str(base), retention=retention)
+
+
+def delete_logs(storage: Storage, names: Sequence[TopicName]) -> None:
+    """Of a creation that failed, in the order in which they were made: number 0 last."""
+    for name in names:
+        storage.delete_topic(str(name))

@@ -1,0 +1,53 @@
+"""Policies of subscriptions: as they were stored, and whether one can be set."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from frazil.broker.delivery.own_policy import OwnPolicy
+from frazil.broker.subscription import Subscription
+from frazil.broker.topic import BrokerTopic
+from frazil.core.errors import InvalidInput, SubscriptionNotFound, TopicDiffers
+from frazil.core.names import TopicName
+from frazil.core.partitions import check_form, partitions_of
+from frazil.log.storage import Storage
+
+_log = logging.getLogger("frazil.broker")
+
+
+def own_policy(topic: TopicName, subscription: str, stored: Mapping[str, Any] | None) -> OwnPolicy:
+    """A record that can't be right costs the subscription its policy, not its messages."""
+    try:
+        return OwnPolicy.restored(stored)
+    except InvalidInput as error:
+        _log.error("%s: the policy of subscription %s is not used: %s; set it again", topic, subscription, error)
+        return OwnPolicy()
+
+
+def with_policy(topic: BrokerTopic, subscription: str) -> Subscription:
+    """A subscription that has a policy: of a topic that keeps its messages."""
+    found = topic.subscriptions.get(subscription)
+    if found is None:
+        raise SubscriptionNotFound(str(topic.name), subscription)
+    if not isinstance(found, Subscription):
+        raise TopicDiffers(str(topic.name), "it is non-reliable: a message is delivered once, and needs no policy")
+    return found
+
+
+async def check_takes_letters(storage: Storage, letters: TopicName, known: Mapping[TopicName, BrokerTopic]) -> None:
+    """Whether dead letters can be published there; the topic is made with the first of them."""
+    if letters in known and not known[letters].reliable:
+        raise TopicDiffers(str(letters), "dead_letter_topic must be a reliable topic")
+    await asyncio.to_thread(_check_stored, storage, letters, known.keys())
+
+
+def _check_stored(storage: Storage, letters: TopicName, known: AbstractSet[TopicName]) -> None:
+    stored = {TopicName.parse(name) for name in storage.topics()}
+    there = stored | known
+    check_form(letters, there, has_partitions=letters not in there and bool(partitions_of(letters, there)))
+    if letters in stored and storage.record(str(letters)).schema is not None:
+        raise TopicDiffers(str(letters), "dead_letter_topic must be a topic of messages, and it has columns")

@@ -1,0 +1,63 @@
+"""`frazil namespaces`: those that there are, made and deleted. Asks the server."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+
+from frazil.cli import options, output
+from frazil.cli.server import need_server
+
+app = typer.Typer(no_args_is_help=True, help="List, create and delete namespaces.")
+
+NamespaceArgument = Annotated[str, typer.Argument(metavar="NAMESPACE", help="The first part of a topic's name.")]
+
+
+@app.command("list")
+def list_(
+    server: options.Server = None,
+    data: options.Data = None,
+    config: options.Config = None,
+    as_json: options.Json = False,
+) -> None:
+    """List namespaces: `default`, those that have topics, and those that were made."""
+    found = need_server(server, data, config).all("/v1/namespaces")
+    if as_json:
+        output.print_json(found)
+    else:
+        for name in found:
+            print(name)
+
+
+@app.command()
+def create(
+    namespace: NamespaceArgument,
+    server: options.Server = None,
+    data: options.Data = None,
+    config: options.Config = None,
+    as_json: options.Json = False,
+) -> None:
+    """Create a namespace without topics. A topic makes its namespace by itself."""
+    made = need_server(server, data, config).post("/v1/namespaces", {"namespace": namespace})
+    if as_json:
+        output.print_json(made)
+    else:
+        print(f"created namespace {made['namespace']}")
+
+
+@app.command()
+def delete(
+    namespace: NamespaceArgument,
+    server: options.Server = None,
+    data: options.Data = None,
+    config: options.Config = None,
+    as_json: options.Json = False,
+) -> None:
+    """Delete a namespace that has no topics."""
+    gone = need_server(server, data, config).delete(f"/v1/namespaces/{quote(namespace, safe='')}")
+    if as_json:
+        output.print_json(gone)
+    else:
+        print(f"deleted namespace {gone['namespace']}")

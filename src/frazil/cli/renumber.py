@@ -1,0 +1,105 @@
+"""`frazil log renumber`: keep the rows of a log and of the table that is ahead of it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from frazil.cli import options, output
+from frazil.cli.progress import counter
+from frazil.cli.server import refuse_server
+from frazil.core.errors import LakeUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from frazil.core.settings import Settings
+    from frazil.topics.renumber import Renumbered, RenumberPlan
+
+UNAVAILABLE = 4
+
+
+def renumber(
+    topic: options.TopicArgument,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    yes: options.Yes = False,
+    server: options.Server = None,
+    data: options.Data = None,
+    config: options.Config = None,
+    as_json: options.Json = False,
+) -> None:
+    """Let a log that is behind its table go on behind the table's rows. No process may own the folder.
+
+    The rows of both are kept: those of the log that the table lacks get new offsets, from the table's end on. The
+    former log is kept aside as it was.
+    """
+    refuse_server(server, data, f"frazil log renumber {topic}", "the log that is to be renumbered")
+    settings = options.settings_on_disk(data, config)
+    done = _renumbered(settings, topic, dry_run=True)
+    if not dry_run and (done.plan is not None or done.handover_due):
+        if not yes:
+            for line in _lines(done):
+                output.say(line)
+            typer.confirm(f"Renumber {topic}?", abort=True, err=True)
+        done = _renumbered(settings, topic, dry_run=False)
+    if as_json:
+        output.print_json(done.as_dict())
+    else:
+        print("\n".join(_lines(done)))
+    if done.table_error is not None:
+        raise typer.Exit(UNAVAILABLE)
+
+
+def _renumbered(settings: Settings, topic: str, *, dry_run: bool) -> Renumbered:
+    try:
+        from frazil.topics.renumber import renumber as renumber_topic
+    except ModuleNotFoundError as error:
+        raise LakeUnavailable("catalog", f"{error.name} is not installed: install frazil[lake]") from None
+    with contextlib.ExitStack() as stack:
+
+        def begin(what: str, rows: int) -> Callable[[int], None]:
+            stack.close()  # one bar at a time
+            return stack.enter_context(counter(what, rows)).advance
+
+        return renumber_topic(settings, topic, dry_run=dry_run, begin=begin)
+
+
+def _lines(done: Renumbered) -> list[str]:
+    lines = []
+    if done.handover_due:
+        did = "handed over" if done.handed_over else "would hand over"
+        lines.append(f"{did} {done.table} to the log, which an earlier renumbering left undone")
+    if done.plan is not None:
+        lines += _planned(done.plan, done.dry_run)
+    elif not lines:
+        lines.append(f"{done.topic}: the log is not behind {done.table}; there is nothing to renumber")
+    if done.kept_as is not None:
+        lines.append(f"the former log is kept as {done.kept_as}; remove it when nobody needs it any more")
+    if done.table_error is not None:
+        lines.append(f"the table is not handed over yet: {done.table_error}")
+        lines.append("the mover does it as soon as it can, or run this again")
+    return lines
+
+
+def _planned(plan: RenumberPlan, dry_run: bool) -> list[str]:
+    would = "would " if dry_run else "did: "
+    of_table = output.plural(plan.table_end - plan.cut, "row")
+    lines = [
+        f"{plan.table} has offsets up to {plan.table_end}; the log has {plan.first_offset} up to {plan.log_end}",
+        f"below offset {plan.cut} they have the same rows",
+        f"{would}keep {of_table} that only the table has: offsets {plan.cut} up to {plan.table_end}",
+    ]
+    if plan.rows:
+        lines.append(
+            f"{would}renumber {output.plural(plan.rows, 'row')} that only the log has: offsets {plan.cut} up to "
+            f"{plan.log_end} become {plan.table_end} up to {plan.end}"
+        )
+    lines.append(f"{would}let the topic go on at offset {plan.end}, as a new log that follows the table's rows")
+    lines += [
+        f"{would}take subscription {output.fact_shown(one.subscription)} back from {one.offset} to {one.goes_on_at}"
+        for one in plan.subscriptions
+    ]
+    lines.append(f"forget any offset from {plan.cut} on that you have noted for rows of the log")
+    return lines

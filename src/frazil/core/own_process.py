@@ -1,0 +1,41 @@
+"""The process to which an object belongs. What is forked from it gets an error at once, before it takes a lock that
+nobody will release, or waits for a thread that is not there."""
+
+from __future__ import annotations
+
+import os
+
+from frazil.core.errors import UsedAfterFork
+
+FORKED_FROM_GRPC = (
+    "start children with multiprocessing's spawn, or fork before the first connection; connect in each of them"
+)
+
+
+class OwnProcess:
+    """That of whoever makes it."""
+
+    __slots__ = ("_advice", "_pid", "_what")
+
+    def __init__(self, what: str, advice: str) -> None:
+        self._what = what
+        self._advice = advice
+        self._pid = os.getpid()
+
+    @property
+    def is_here(self) -> bool:
+        return os.getpid() == self._pid
+
+    def check(self) -> None:
+        if os.getpid() != self._pid:
+            raise UsedAfterFork(self._what, self._pid, os.getpid(), self._advice)
+
+
+class _Grpc:
+    first_process: OwnProcess | None = None
+
+
+def check_grpc() -> None:
+    """Before each new connection. What is forked from the process of the first has gRPC's locks without its threads."""
+    first = _Grpc.first_process = _Grpc.first_process or OwnProcess("gRPC", FORKED_FROM_GRPC)
+    first.check()

@@ -1,0 +1,60 @@
+"""The checksum that a table goes on with once a person has accepted it as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from frazil.core.coverage import below, merged, total, without
+from frazil.core.lake_settings import ReaderSettings
+from frazil.core.offsets import OffsetRange
+from frazil.lake.checksum import RowsChecksum, to_text
+from frazil.lake.history import Plan, TableHistory
+from frazil.lake.offset_files import plan_offsets
+from frazil.lake.tables import TableName, topic_of
+from frazil.lake.token import end_key, gaps, is_before_token, is_transformed, line, logs, sum_key
+from frazil.lake.topics import stored_columns
+
+NOTHING = "{}"
+
+
+def accepted_sum(
+    catalog: Catalog,
+    name: TableName,
+    table: Table,
+    log_id: str,
+    has: int,
+    missing: Sequence[OffsetRange],
+    stored: pa.Schema | None,
+) -> str:
+    """That of the snapshot which the table was rolled back to, or the one it has; if rows were deleted, a new one."""
+    partition = logs(table).get(log_id)
+    if not has or partition is None or is_transformed(table):
+        return NOTHING
+    lost = total(below(merged(missing), has)) - total(below(merged(gaps(table, log_id)), has))
+    recorded = _recorded(table, log_id)
+    if not lost and recorded is not None:
+        return recorded
+    history = TableHistory(catalog, topic_of(name, partition), log_id, ReaderSettings())
+    checksum = RowsChecksum()
+    for part in without(OffsetRange(0, has), missing):
+        plan = Plan(table, plan_offsets(table, partition, part), part, [])
+        reader = history.read(part.start, part.end, stored_columns(table) if stored is None else stored, plan)
+        try:
+            for rows in reader:
+                checksum.add(rows)
+        finally:
+            reader.close()
+    return to_text(checksum.streams())
+
+
+def _recorded(table: Table, log_id: str) -> str | None:
+    """What the newest snapshot that speaks of the log says, else the table itself; None if neither is of these rows."""
+    for snapshot in line(table):
+        said = {} if snapshot.summary is None else snapshot.summary.additional_properties
+        if end_key(log_id) in said:
+            return said.get(sum_key(log_id))
+    return None if is_before_token(table, log_id) else table.metadata.properties.get(sum_key(log_id))

@@ -1,0 +1,90 @@
+"""How far a table has a log, read from the catalog at this moment: nothing is remembered between two looks.
+
+A catalog may be restored from a backup, and a table dropped and made again, while a process runs. So connections to a
+database are not kept: one to an SQLite file that was replaced would go on to show the old one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.table import Table
+
+from frazil.core.errors import FrazilError
+from frazil.core.names import TopicName
+from frazil.core.settings import Settings
+from frazil.lake.catalog import catalog_properties, is_there, open_catalog
+from frazil.lake.last_row import is_last_row
+from frazil.lake.store_errors import lake_error
+from frazil.lake.tables import table_of
+from frazil.lake.token import read_token
+
+
+class CommittedEnds:
+    """For one thread at a time."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._known = catalog_properties(settings)
+        self._catalog: Catalog | None = None
+        self._looked: Table | None = None
+
+    def end(self, topic: TopicName, log_id: str) -> int:
+        """The offset up to which the topic's table holds this very log; 0 if there is no table, or it has none of it.
+
+        `LakeUnavailable` or `TableRefused` where that can't be known.
+        """
+        name = table_of(topic)[0]
+        if not self._is_there():
+            self.close()
+            return 0
+        try:
+            table = self._opened().load_table(name.identifier)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return 0
+        except FrazilError:
+            raise
+        except Exception as error:
+            self.close()
+            raise lake_error(name, error, self._known.get("warehouse", ""), self._known) from error
+        token = read_token(table, log_id)
+        self._looked = table
+        return 0 if token is None else token.end
+
+    def continues(self, topic: TopicName, log_id: str, row: pa.RecordBatch) -> bool:
+        """Whether the log's `row` is the one that the table, as it was just looked at, got last of it."""
+        name, partition = table_of(topic)
+        assert self._looked is not None
+        try:
+            return is_last_row(self._looked, log_id, partition, row)
+        except FrazilError:
+            raise
+        except Exception as error:
+            raise lake_error(name, error, self._known.get("warehouse", ""), self._known) from error
+
+    def table(self, topic: TopicName) -> str:
+        return str(table_of(topic)[0])
+
+    def close(self) -> None:
+        catalog, self._catalog = self._catalog, None
+        if isinstance(catalog, SqlCatalog):
+            catalog.engine.dispose()
+
+    def _is_there(self) -> bool:
+        """A catalog in an SQLite file would be made by opening it: whoever only looks must not."""
+        parts = urlsplit(self._known.get("uri", ""))
+        if self._known.get("type") != "sql" or not parts.scheme.startswith("sqlite"):
+            return is_there(self._settings)
+        return parts.path not in ("", "/:memory:") and Path(parts.path.removeprefix("/")).exists()
+
+    def _opened(self) -> Catalog:
+        if isinstance(self._catalog, SqlCatalog):
+            self._catalog.engine.dispose()
+        if self._catalog is None:
+            self._catalog = open_catalog(self._settings)
+        return self._catalog

@@ -1,0 +1,182 @@
+"""Which rows of a table are a topic's rows, as every reader of the topic sees them.
+
+A table may hold more: rows of an earlier topic of that name, of a partition that no log has, in a gap that a person has
+accepted, or at offsets that no commit of ours has reached. The token says which count, and that each of them is there
+once. What readers refuse is refused here with the same error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pyiceberg.table import FileScanTask, Table
+
+from frazil.core.coverage import merged, without
+from frazil.core.errors import TableRefused
+from frazil.core.offsets import OffsetRange
+from frazil.core.rows import OFFSET
+from frazil.lake.offset_files import bounds
+from frazil.lake.tables import PARTITION
+from frazil.lake.token import gaps, is_transformed, logs, read_token
+
+PartitionRange = tuple[int, OffsetRange]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRows:
+    """`ranges` has, by partition, the offsets that the table must have; None means that all its rows count.
+
+    `by_log` has by log id how far the table has it. A table of a statement's results stands for itself, and no log adds
+    to it.
+    """
+
+    ranges: dict[int, list[OffsetRange]] | None
+    by_log: dict[str, int] = field(default_factory=dict)
+    transformed: bool = False
+
+    def within(self, partition: int, wanted: OffsetRange) -> list[OffsetRange]:
+        """The parts of a range that the table must have."""
+        held = (self.ranges or {}).get(partition, [])
+        return [
+            OffsetRange(max(one.start, wanted.start), min(one.end, wanted.end))
+            for one in held
+            if one.start < wanted.end and wanted.start < one.end
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class FileChoice:
+    """The files to read, and whether their rows have to be filtered.
+
+    `missing` are offsets that no file has, `doubtful` those of files that have more or fewer rows than offsets.
+    """
+
+    tasks: list[FileScanTask]
+    filtered: bool = False
+    missing: list[PartitionRange] = field(default_factory=list)
+    doubtful: list[PartitionRange] = field(default_factory=list)
+
+
+def held_rows(table: Table, live: Mapping[int, str], only: int | None = None) -> HeldRows:
+    """`live` are the logs at hand, by partition; `only` asks for one partition of the topic.
+
+    A log that is not at hand is read from the table alone. Of a partition whose log is at hand only that log counts:
+    rows of an earlier one are no rows of this topic.
+    """
+    if is_transformed(table):
+        return HeldRows(None, transformed=True)
+    known = logs(table)
+    if not known and not live:
+        return HeldRows(None)
+    _check_columns(table)
+    ranges: dict[int, list[OffsetRange]] = {}
+    by_log: dict[str, int] = {}
+    for partition in sorted(set(known.values())):
+        if only is not None and partition != only:
+            continue
+        held = [log_id for log_id, its in known.items() if its == partition]
+        if partition in live and live[partition] not in held:
+            continue
+        if len(held) > 1:
+            raise _two_logs(table, partition, held)
+        token = read_token(table, held[0])
+        if token is not None and token.end:
+            ranges[partition] = without(OffsetRange(0, token.end), gaps(table, held[0]))
+            by_log[held[0]] = token.end
+    return HeldRows(ranges, by_log)
+
+
+def choose_files(table: Table, tasks: Iterable[FileScanTask], held: HeldRows) -> FileChoice:
+    """By the statistics of the files. Only where these leave it open do rows have to be looked at."""
+    if held.ranges is None:
+        return FileChoice(list(tasks))
+    spans, unknown = [], []
+    for task in tasks:
+        span = _span(table, task)
+        if span is None:
+            unknown.append(task)
+        elif held.within(span.partition, span.range):
+            spans.append(span)
+    kept = [*(span.task for span in spans), *unknown]
+    if unknown:
+        every = [(partition, one) for partition, ranges in held.ranges.items() for one in ranges]
+        return FileChoice(kept, filtered=True, doubtful=every)
+    groups = list(_groups(spans))
+    return FileChoice(
+        kept,
+        any(held.within(span.partition, span.range) != [span.range] for span in spans),
+        missing=[
+            (partition, gap)
+            for partition, ranges in held.ranges.items()
+            for one in ranges
+            for gap in without(one, merged(span.range for span in spans if span.partition == partition))
+        ],
+        doubtful=[group.place for group in groups if not group.is_whole(held)],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _FileSpan:
+    partition: int
+    range: OffsetRange
+    task: FileScanTask = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Files that lie across one another."""
+
+    place: PartitionRange
+    tasks: tuple[FileScanTask, ...]
+
+    def is_whole(self, held: HeldRows) -> bool:
+        """Whether there is one row for each offset, by number. Only rows themselves would show more than that."""
+        if any(task.delete_files for task in self.tasks):
+            return False
+        return sum(task.file.record_count for task in self.tasks) == sum(map(len, held.within(*self.place)))
+
+
+def _groups(spans: Iterable[_FileSpan]) -> Iterator[_Group]:
+    group: _Group | None = None
+    for span in sorted(spans, key=lambda one: (one.partition, one.range)):
+        if group is not None and group.place[0] == span.partition and span.range.start < group.place[1].end:
+            end = max(group.place[1].end, span.range.end)
+            group = _Group((span.partition, OffsetRange(group.place[1].start, end)), (*group.tasks, span.task))
+            continue
+        if group is not None:
+            yield group
+        group = _Group((span.partition, span.range), (span.task,))
+    if group is not None:
+        yield group
+
+
+def _span(table: Table, task: FileScanTask) -> _FileSpan | None:
+    """None if the file has rows of several partitions, or says nothing of them."""
+    schema = table.schema()
+    least, greatest = bounds(task.file, schema.find_field(PARTITION.name))
+    low, high = bounds(task.file, schema.find_field(OFFSET.name))
+    if least is None or least != greatest or low is None or high is None:
+        return None
+    return _FileSpan(least, OffsetRange(low, high + 1), task)
+
+
+def _check_columns(table: Table) -> None:
+    for name in (OFFSET.name, PARTITION.name):
+        if name not in table.schema().column_names:
+            raise TableRefused(
+                f"{'.'.join(table.name())} has no column {name} any more; give it back its name, or move the table"
+                " out of the way",
+                table=".".join(table.name()),
+                column=name,
+            )
+
+
+def _two_logs(table: Table, partition: int, held: list[str]) -> TableRefused:
+    name = ".".join(table.name())
+    return TableRefused(
+        f"{name} holds rows of two logs as its partition {partition} ({', '.join(sorted(held))}), whose offsets are"
+        " the same; move the rows of one of them to another table",
+        table=name,
+        partition=partition,
+    )

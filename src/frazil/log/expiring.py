@@ -1,0 +1,106 @@
+"""What happens to a log by the clock: a segment is sealed at its age, and what is past its retention is removed.
+
+`TopicLog` is made of this and of what writes. The guards are asked between `has_expired` and `remove_expired`, while no
+lock is held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+
+from frazil.core.errors import FrazilError, LogFailed
+from frazil.core.settings import RetentionSettings
+from frazil.log.catalog import TopicRecorder
+from frazil.log.context import LogContext
+from frazil.log.guards import Allowed, HeldBack
+from frazil.log.records import needs_room, room_can_wait
+from frazil.log.retention import Removal, learn_times, removable
+from frazil.log.segment import Segment, SegmentWriter, SyncFailed
+
+
+class ExpiringLog(ABC):
+    context: LogContext
+    retention: RetentionSettings
+    removal: Removal
+    segments: tuple[Segment, ...]
+    durable_end: int
+    held_back: HeldBack | None = None
+    """Why rows past their retention are still there, as the guards last said."""
+    failed: FrazilError | None
+    closed: bool
+    _folder: Path
+    _recorder: TopicRecorder
+    _io: threading.Lock
+    _last_time_us: int
+    _writer: SegmentWriter | None
+
+    @abstractmethod
+    def _must_rotate(self, writer: SegmentWriter, payload_bytes: int, now_us: int) -> bool: ...
+
+    @abstractmethod
+    def _seal(self) -> None: ...
+
+    @abstractmethod
+    def _writer_for(self, payload_bytes: int, now_us: int) -> SegmentWriter: ...
+
+    @abstractmethod
+    def _fail(self, reason: str) -> LogFailed: ...
+
+    def maintain(self) -> int:
+        """Seal an old segment, and finish a removal that failed; returns the bytes removed."""
+        with self._io:
+            if self.failed is not None or self.closed:
+                return 0
+            with self._sync_may_fail(), room_can_wait():
+                if self._writer is not None and self._must_rotate(self._writer, 0, self.context.clock.now_us()):
+                    self._seal()
+            return self.removal.finish()
+
+    def has_expired(self) -> bool:
+        """Whether retention would remove rows if every guard agreed."""
+        with self._io:
+            return bool(self._expired(self.durable_end))
+
+    def remove_expired(self, allowed: Allowed) -> int:
+        """Record what goes and where the log begins, then remove it, as far as the guards allow; returns the bytes."""
+        with self._io:
+            unchanged = allowed.retention == self.retention  # else the guards were asked for another policy
+            going = self._expired(allowed.floor) if unchanged else []
+            if going and going[-1] is self.segments[-1] and not self._rolled_empty():
+                going.pop()
+            if going:
+                kept = self.segments[len(going) :]
+                self.removal.begin(going, kept[0].base, self.retention, self._last_time_us, in_table=allowed.in_table)
+                self.segments = kept
+            return self.removal.finish()
+
+    def _expired(self, floor: int) -> list[Segment]:
+        if self.failed is not None or self.closed:
+            return []
+        if self.retention.age_ms is not None:
+            learn_times(self.context.disk, self.segments, self._last_time_us)
+        return removable(self.segments, self.durable_end, self.retention, self.context.clock.now_us(), floor)
+
+    def _rolled_empty(self) -> bool:
+        """The last segment holds the place of the next offset; before it goes, an empty one takes over."""
+        before = self.segments[-1]
+        with self._sync_may_fail(), room_can_wait():
+            self._recorder.with_spare_room(self._roll_empty)
+        return self.segments[-1] is not before
+
+    def _roll_empty(self) -> None:
+        with needs_room(self._folder):
+            if self._writer is not None:
+                self._seal()
+            self._writer_for(0, self._last_time_us)
+
+    @contextlib.contextmanager
+    def _sync_may_fail(self) -> Iterator[None]:
+        try:
+            yield
+        except SyncFailed as error:
+            raise self._fail(str(error)) from error

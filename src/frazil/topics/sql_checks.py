@@ -1,0 +1,58 @@
+"""Whether a relation has each offset once: rows are looked at where the statistics of their files leave it open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import duckdb
+
+from frazil.core.errors import TableDamaged
+from frazil.core.offsets import OffsetRange
+from frazil.core.rows import OFFSET
+from frazil.lake.tables import TableName, topic_of
+from frazil.topics.sql_relation import within
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Offsets of one partition that the table must have, and the SELECT of the table's rows that count."""
+
+    table: TableName
+    rows: str
+    partition: int
+    offsets: Sequence[OffsetRange]
+
+    def check(self, duck: duckdb.DuckDBPyConnection) -> None:
+        """`TableDamaged`, in the words of a reader, if one is missing or there twice."""
+        for offsets in self.offsets:
+            rows = f"(SELECT {OFFSET.name} FROM ({self.rows}) WHERE {within(self.partition, offsets)})"  # noqa: S608
+            found = _one(duck, f"SELECT count(*), count(DISTINCT {OFFSET.name}) FROM {rows}")  # noqa: S608
+            if found == (len(offsets), len(offsets)):
+                continue
+            wrong = min(one for one in (_double(duck, rows), _missing(duck, rows, offsets)) if one is not None)
+            raise TableDamaged(str(topic_of(self.table, self.partition)), str(self.table), *wrong)
+
+
+def _double(duck: duckdb.DuckDBPyConnection, rows: str) -> tuple[int, str] | None:
+    column = OFFSET.name
+    query = f"SELECT min({column}) FROM (SELECT {column} FROM {rows} GROUP BY {column} HAVING count(*) > 1)"  # noqa: S608
+    (offset,) = _one(duck, query)
+    return None if offset is None else (offset, f"offset {offset} is there more than once")
+
+
+def _missing(duck: duckdb.DuckDBPyConnection, rows: str, offsets: OffsetRange) -> tuple[int, str] | None:
+    column = OFFSET.name
+    following = f"SELECT {offsets.start} AS {column} UNION ALL SELECT {column} + 1 FROM {rows}"  # noqa: S608
+    first = f"SELECT min({column}) FROM ({following}) WHERE {column} NOT IN {rows} AND {column} < {offsets.end}"  # noqa: S608
+    (low,) = _one(duck, first)
+    if low is None:
+        return None
+    (high,) = _one(duck, f"SELECT min({column}) FROM {rows} WHERE {column} > {low}")  # noqa: S608
+    return low, f"offsets {low} up to {offsets.end if high is None else high} are missing"
+
+
+def _one(duck: duckdb.DuckDBPyConnection, query: str) -> tuple[int | None, ...]:
+    found = duck.execute(query).fetchone()
+    assert found is not None
+    return tuple(found)

@@ -1,0 +1,141 @@
+"""What a query names, learned from its syntax alone.
+
+DuckDB's parser gives the tree; nothing is bound, so that no file is opened and no function is called. The connection
+that parses is confined before it gets the text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+
+from frazil.core.errors import InvalidInput
+from frazil.lake.tables import TableName
+
+DEFAULT_NAMESPACE = "default"
+PARSER_MEMORY_MIB_MAX = 256
+
+_QUERY_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
+"""Nodes that only read. DuckDB also takes INSERT, DELETE and COPY within a WITH."""
+
+CONFINED_FUNCTIONS = {"generate_series", "json_each", "json_tree", "range", "repeat", "repeat_row", "unnest"}
+"""Table functions that a confined query may call: those that make rows from their arguments alone."""
+
+_EXPLAIN = re.compile(r"\s*explain\s+(?:analyze\s+)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """`tables` must be topics or tables; `perhaps` are names that a WITH of the query also defines."""
+
+    tables: frozenset[TableName]
+    perhaps: frozenset[TableName]
+
+
+def confined_parser() -> duckdb.DuckDBPyConnection:
+    """An empty database that reads no file, with its configuration locked."""
+    return duckdb.connect(
+        config={
+            **PLAIN_CONFIG,
+            "memory_limit": f"{PARSER_MEMORY_MIB_MAX}MiB",
+            "temp_directory": "",
+            "threads": "1",
+            "enable_external_access": "false",
+            "lock_configuration": "true",
+        }
+    )
+
+
+PLAIN_CONFIG = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "python_enable_replacements": "false",  # no variable of this process is a table
+    "allow_persistent_secrets": "false",
+}
+"""For every connection: no extension is loaded, nothing of the process or of the user's home is seen."""
+
+
+def parse(parser: duckdb.DuckDBPyConnection, query: str, *, confined: bool) -> Parsed:
+    """The tables that one SELECT, or its EXPLAIN, names. `InvalidInput` for any other statement."""
+    tree = _tree(parser, _select_of(parser, query))
+    defined: set[str] = set()
+    named: set[tuple[str, ...]] = set()
+    for node in _nodes(tree):
+        kind = str(node.get("type", ""))
+        if kind.endswith("_NODE") and kind not in _QUERY_NODES:
+            raise _one_select()
+        if kind == "BASE_TABLE":
+            path = (node["catalog_name"], node["schema_name"], node["table_name"])
+            named.add(tuple(part for part in path if part))
+        elif kind == "TABLE_FUNCTION" and confined:
+            _check_function(node)
+        defined.update(str(one["key"]).lower() for one in _defined_by(node))
+    tables = {_table(path) for path in named}
+    perhaps = {table for path, table in ((path, _table(path)) for path in named) if _is_defined(path, defined)}
+    return Parsed(frozenset(tables - perhaps), frozenset(perhaps))
+
+
+def _select_of(parser: duckdb.DuckDBPyConnection, query: str) -> str:
+    """The text of the SELECT. What an EXPLAIN explains is parsed again by itself: it may be any statement."""
+    kinds = [statement.type for statement in parser.extract_statements(query)]
+    explain = _EXPLAIN.match(query)
+    if kinds == [duckdb.StatementType.EXPLAIN] and explain is not None:
+        query = query[explain.end() :]
+        kinds = [statement.type for statement in parser.extract_statements(query)]
+    if kinds != [duckdb.StatementType.SELECT]:
+        raise _one_select()
+    return query
+
+
+def _one_select() -> InvalidInput:
+    return InvalidInput("sql: give one SELECT, or EXPLAIN of one; topics are changed by publishing to them")
+
+
+def _tree(parser: duckdb.DuckDBPyConnection, select: str) -> dict[str, Any]:
+    row = parser.execute("SELECT json_serialize_sql(?)", [select]).fetchone()
+    assert row is not None
+    try:
+        tree: dict[str, Any] = json.loads(row[0])
+    except RecursionError:
+        raise InvalidInput("sql: the query is nested too deeply") from None
+    if tree["error"]:
+        raise InvalidInput(f"sql: {tree['error_message']}")
+    return tree
+
+
+def _nodes(tree: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    waiting: list[Any] = [tree]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            yield each
+            waiting += each.values()
+        elif isinstance(each, list):
+            waiting += each
+
+
+def _defined_by(node: dict[str, Any]) -> list[dict[str, Any]]:
+    found = node.get("cte_map")
+    return list(found["map"]) if isinstance(found, dict) else []
+
+
+def _check_function(node: dict[str, Any]) -> None:
+    name = str(node["function"].get("function_name", "")).lower()
+    if name not in CONFINED_FUNCTIONS:
+        allowed = ", ".join(sorted(CONFINED_FUNCTIONS))
+        raise InvalidInput(f"sql: the table function {name} is not allowed through a server; allowed are {allowed}")
+
+
+def _table(path: tuple[str, ...]) -> TableName:
+    if len(path) > 2:
+        raise InvalidInput(f"sql: {'.'.join(path)} is not the name of a topic; write namespace.topic")
+    return TableName(path[0] if len(path) == 2 else DEFAULT_NAMESPACE, path[-1])
+
+
+def _is_defined(path: tuple[str, ...], defined: set[str]) -> bool:
+    return len(path) == 1 and path[0].lower() in defined
