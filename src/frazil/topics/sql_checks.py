@@ -53,6 +53,6 @@ def _missing(duck: duckdb.DuckDBPyConnection, rows: str, offsets: OffsetRange) -
 
 
 def _one(duck: duckdb.DuckDBPyConnection, query: str) -> tuple[int | None, ...]:
-    found = duck.execute(query).fetchone()
-    assert found is not None
+    """All is fetched: DuckDB refuses other work on a connection that has an unfinished result."""
+    (found,) = duck.execute(query).fetchall()
     return tuple(found)

@@ -97,10 +97,9 @@ def _one_select() -> InvalidInput:
 
 
 def _tree(parser: duckdb.DuckDBPyConnection, select: str) -> dict[str, Any]:
-    row = parser.execute("SELECT json_serialize_sql(?)", [select]).fetchone()
-    assert row is not None
+    ((text,),) = parser.execute("SELECT json_serialize_sql(?)", [select]).fetchall()
     try:
-        tree: dict[str, Any] = json.loads(row[0])
+        tree: dict[str, Any] = json.loads(text)
     except RecursionError:
         raise InvalidInput("sql: the query is nested too deeply") from None
     if tree["error"]:

@@ -181,6 +181,17 @@ def test_rows_that_were_deleted_are_refused_until_that_is_accepted(
     assert ask("select count(*), count(distinct _offset) from shop.orders") == [(4_999, 4_999)]
 
 
+def test_an_accepted_row_that_a_rollback_brings_back_does_not_count(
+    ask: Ask, topic: frazil.Topic, mover: HandMover
+) -> None:
+    before = mover.table(topic).current_snapshot()
+    assert before is not None
+    mover.table(topic).delete("_offset = 700")
+    accept(mover.catalog, mover.name(topic), topic.log.log_id, 0, "move")
+    mover.table(topic).manage_snapshots().rollback_to_snapshot(before.snapshot_id).commit()
+    assert ask("select count(*), count(distinct _offset) from shop.orders") == [(4_999, 4_999)]
+
+
 def test_all_rows_of_a_file_that_were_deleted_are_refused(ask: Ask, topic: frazil.Topic, mover: HandMover) -> None:
     mover.table(topic).delete("_offset < 3000")
     with pytest.raises(frazil.TableDamaged, match="offset 0 of /shop/orders: offsets 0 up to 3000 are missing"):
