@@ -18,7 +18,7 @@ from frazil.core.offsets import OffsetRange
 from frazil.core.rows import OFFSET
 from frazil.lake.offset_files import bounds
 from frazil.lake.tables import PARTITION
-from frazil.lake.token import gaps, is_transformed, logs, read_token
+from frazil.lake.token import end_before_log, gaps, is_transformed, logs, read_token
 
 PartitionRange = tuple[int, OffsetRange]
 
@@ -58,8 +58,10 @@ class FileChoice:
     doubtful: list[PartitionRange] = field(default_factory=list)
 
 
-def held_rows(table: Table, live: Mapping[int, str], only: int | None = None) -> HeldRows:
-    """`live` are the logs at hand, by partition; `only` asks for one partition of the topic.
+def held_rows(
+    table: Table, live: Mapping[int, str], only: int | None = None, log_starts: Mapping[str, int] | None = None
+) -> HeldRows:
+    """`live` are the logs at hand, by partition, `log_starts` their first offsets; `only` asks for one partition.
 
     A log that is not at hand is read from the table alone. Of a partition whose log is at hand only that log counts:
     rows of an earlier one are no rows of this topic.
@@ -82,8 +84,10 @@ def held_rows(table: Table, live: Mapping[int, str], only: int | None = None) ->
             raise _two_logs(table, partition, held)
         token = read_token(table, held[0])
         if token is not None and token.end:
-            ranges[partition] = without(OffsetRange(0, token.end), gaps(table, held[0]))
-            by_log[held[0]] = token.end
+            end = end_before_log(table, held[0], token.end, (log_starts or {}).get(held[0], token.end))
+            if end:
+                ranges[partition] = without(OffsetRange(0, end), gaps(table, held[0]))
+                by_log[held[0]] = end
     return HeldRows(ranges, by_log)
 
 

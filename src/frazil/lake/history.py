@@ -44,7 +44,7 @@ from frazil.lake.reasons import reason
 from frazil.lake.remembered import check_columns, named
 from frazil.lake.row_order import first_wrong, goes_on, is_rising
 from frazil.lake.tables import table_of
-from frazil.lake.token import check_handed_over, ends, first_held, gaps, is_transformed, read_token
+from frazil.lake.token import check_handed_over, end_before_log, ends, first_held, gaps, is_transformed, read_token
 
 WINDOW_BYTES = 32 * 1024 * 1024
 WINDOW_ROWS_MIN, WINDOW_ROWS_MAX = 1_000, 250_000
@@ -226,10 +226,15 @@ class TableHistory:
     def damaged(self, offset: int, why: str) -> TableDamaged:
         return TableDamaged(str(self.topic), str(self.name), offset, why)
 
-    def plan(self, start: int, end: int, after: Place | None = None) -> Plan | None:
-        """How to read a range, as far as the table holds it; None if it holds nothing of it."""
+    def plan(self, start: int, end: int, after: Place | None = None, *, log_start: int | None = None) -> Plan | None:
+        """How to read a range, as far as the table holds it; None if it holds nothing of it.
+
+        `log_start` is the first offset of the log, for a reader that goes on there.
+        """
 
         def find(table: Table, table_end: int) -> Plan | None:
+            if log_start is not None:
+                table_end = end_before_log(table, self._log_id, table_end, log_start)
             if min(end, table_end) <= start:
                 return None
             wanted, known = OffsetRange(start, min(end, table_end)), gaps(table, self._log_id)

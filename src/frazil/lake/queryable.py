@@ -65,18 +65,19 @@ def queryable(
     at: datetime | None = None,
     only: int | None = None,
     former: Mapping[str, Sequence[str]] | None = None,
+    log_starts: Mapping[str, int] | None = None,
 ) -> Queryable | None:
     """The rows of the table that count now, or all as they were; None if there is no table.
 
     `live` are the logs at hand by partition, `only` the one partition that is asked for, `former` the logs whose place
-    a log has taken.
+    a log has taken, `log_starts` the first offset of each log.
     """
     try:
         table = catalog.load_table(name.identifier)
         for log_id, earlier in (former or {}).items():
             check_handed_over(table, log_id, earlier)
         snapshot_id = _snapshot(table, snapshot_id, at)
-        held = held_rows(table, live, only) if snapshot_id is None else HeldRows(None)
+        held = held_rows(table, live, only, log_starts) if snapshot_id is None else HeldRows(None)
         return _found(table, table.scan(snapshot_id=snapshot_id), held)
     except (NoSuchTableError, NoSuchNamespaceError):
         return None

@@ -94,6 +94,15 @@ def first_held(table: Table, log_id: str) -> int:
     return first
 
 
+def end_before_log(table: Table, log_id: str, end: int, log_start: int) -> int:
+    """Where a reader changes from the table to the log, which begins at `log_start`: at the table's end, or earlier.
+
+    Rows that were accepted as missing from the table are not missing where the log has them. They may be other rows
+    than those that were accepted: a log that was cut gives out the same offsets again.
+    """
+    return min([end, *(max(gap.start, log_start) for gap in gaps(table, log_id) if gap.end > log_start)])
+
+
 def is_transformed(table: Table) -> bool:
     """Whether the table holds what a statement made of the rows, and not the rows."""
     return table.metadata.properties.get(TRANSFORMED) == "true"

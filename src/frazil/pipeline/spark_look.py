@@ -164,7 +164,7 @@ class Look:
 
     def _parts(self, info: LogInfo, wanted: OffsetRange) -> Iterator[tuple[PlanForTasks | None, list[Stretch]]]:
         history = self._history(info)
-        plan = None if history is None else history.plan(wanted.start, wanted.end)
+        plan = None if history is None else history.plan(wanted.start, wanted.end, log_start=info.first_offset)
         at = wanted.start
         if plan is not None:
             stretches = along_files(plan.files, plan.wanted)

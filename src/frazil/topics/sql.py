@@ -234,7 +234,8 @@ class SqlSession:
         if self._catalog is not None:
             live = {partition: info.log_id for partition, info in logs.items()}
             former = {info.log_id: [one.log_id for one in info.former] for info in logs.values()}
-            table = queryable(self._catalog, name, live, self._as_of.snapshot_id, self._as_of.at, only, former)
+            starts = {info.log_id: info.first_offset for info in logs.values()}
+            table = queryable(self._catalog, name, live, self._as_of.snapshot_id, self._as_of.at, only, former, starts)
         if table is None:
             return list(logs.values()), None
         if table.held.transformed:

@@ -141,11 +141,18 @@ class _Walk:
             lost = OffsetRange(after.durable_end, table_end)
             why = f"the table has them, but the log ends at {lost.start}; the log is behind its table"
             proof.problems.append(Problem("lost", lost, why))
-        start = max(self.before.first_offset, table_end)
-        if start < self.before.durable_end:
-            self._walk_log(OffsetRange(start, self.before.durable_end))
+        for rest in self._only_in_log(table_end):
+            self._walk_log(rest)
         self._account()
         return proof
+
+    def _only_in_log(self, table_end: int) -> list[OffsetRange]:
+        """What readers take from the log: behind the table, and where the table lacks rows that it may lack."""
+        first, end = self.before.first_offset, self.before.durable_end
+        if first >= end:
+            return []
+        in_table = without(OffsetRange(0, table_end), self._proof.gaps) if table_end else []
+        return without(OffsetRange(first, end), in_table)
 
     def _account(self) -> None:
         """Every offset that nothing so far speaks of is in the log's record of removals, or it is a problem."""
@@ -292,7 +299,7 @@ class _Walk:
             if self._ask().first_offset > at:
                 raise _RemovedMeanwhile(_why(error)) from error
             self._cannot_read(OffsetRange(at, rest.end), error)
-        self._proof.in_log = at - rest.start
+        self._proof.in_log += at - rest.start
         if at > rest.start:
             self._covered.append(OffsetRange(rest.start, at))
 

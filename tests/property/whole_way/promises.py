@@ -121,11 +121,12 @@ class LogPromises:
         gone = sorted(set(lost) - self.destroyed)
         assert not gone, f"acknowledged and nowhere: offsets {gone}"
 
-    def check_face(self, face: str, rows: Rows, end: int, *, has_table: bool = True) -> bool:
+    def check_face(self, face: str, rows: Rows, end: int, *, has_table: bool = True, has_log: bool = True) -> bool:
         """What a reader gave, up to `end`; returns whether that was all.
 
         Less is right only where a test destroyed it and a person accepted that. Who has no table, for it was dropped or
-        is another's, can't know of what was in it.
+        is another's, can't know of what was in it. Who has no log can't know of rows that the log got at offsets whose
+        rows were accepted as missing.
         """
         offsets = [offset for offset, _ in rows]
         assert offsets == sorted(set(offsets)), f"{face}: not in order, or twice"
@@ -133,7 +134,8 @@ class LogPromises:
             right = self.acked.get(offset) == payload or (self.trouble and self.may_stand(offset, payload))
             assert right, f"{face}: another row than was promised at offset {offset}"
         missing = set(range(end)) - set(offsets)
-        unexplained = missing - (self.destroyed & self.accepted if has_table else self.destroyed)
+        gone = missing if not has_log else missing & (self.destroyed | (missing - self.acked.keys()))
+        unexplained = missing - (gone & self.accepted if has_table else self.destroyed)
         assert not unexplained, f"{face}: no error, but offsets {sorted(unexplained)} are missing"
         return missing <= self.accepted
 

@@ -489,7 +489,7 @@ class World:
             of = next((each for each in (log, *self.deleted) if log_id in (each.log_id, *each.former_ids)), None)
             assert of is not None, "read-only shows a log that never was"
             if log_id == log.log_id:
-                log.check_face("read-only", found, self.lake.end(log.name, log.log_id))
+                log.check_face("read-only", found, self.lake.end(log.name, log.log_id), has_log=False)
 
     def _look_at_proof(self, log: LogPromises, whole: bool) -> None:
         """Proven if and only if everything can be read; what a person accepted as missing is told as that."""

@@ -14,7 +14,9 @@ from frazil.core.settings import Settings
 from frazil.lake.accept import accept
 from frazil.pipeline.spark_options import parse_options
 from frazil.pipeline.spark_source import BatchSourceReader
+from frazil.topics.logs import open_view
 from frazil.topics.proofs import prove
+from frazil.topics.sql import SqlSession
 from parts.moving import HandMover
 
 Read = Callable[[object], list[int]]
@@ -97,3 +99,21 @@ def test_a_person_accepts_what_was_deleted(
     (proof,) = prove(settings, NAME, lambda _: lambda _: None)
     assert proof.proven
     assert [(gap.start, gap.end) for gap in proof.gaps] == [(0, 1_500), (2_000, 2_010), (3_000, 3_001)]
+
+
+@pytest.mark.parametrize("face", ["embedded", "spark"])
+def test_an_accepted_gap_hides_no_row_that_the_log_has(
+    request: pytest.FixtureRequest, topic: frazil.Topic, mover: HandMover, settings: Settings, face: str
+) -> None:
+    """They may be other rows than those that were accepted: a log that was cut gives out the same offsets again."""
+    read: Read = request.getfixturevalue(face)
+    held = topic.log.first_offset
+    mover.table(topic).delete(f"_offset >= {held - 10} and _offset < 3990")
+    accept(mover.catalog, mover.name(topic), topic.log.log_id, held, "a person")
+    wanted = [*range(held - 10), *range(held, 5_000)]
+    assert read("earliest") == wanted
+    with open_view(settings) as logs, SqlSession(settings, logs) as session:
+        answer = session.run("select _offset from shop.orders order by 1")
+        assert [offset for batch in answer.batches for offset in batch.column(0).to_pylist()] == wanted
+    (proof,) = prove(settings, NAME, lambda _: lambda _: None)
+    assert (proof.proven, proof.in_log) == (True, 1_000 + 3_990 - held)
