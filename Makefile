@@ -74,8 +74,8 @@ COMPILE := sh scripts/setup.sh uv pip compile --quiet --generate-hashes --no-hea
 .PHONY: lock
 lock: ## Resolve the dependencies again and write requirements*.lock
 	@$(COMPILE) --no-annotate --group pyproject.toml:uv --output-file requirements-uv.lock
-	@$(COMPILE) pyproject.toml --extra lake --extra traces --output-file requirements.lock
-	@$(COMPILE) pyproject.toml --extra lake --extra traces --group dev --output-file requirements-dev.lock
+	@$(COMPILE) pyproject.toml --extra all --output-file requirements.lock
+	@$(COMPILE) pyproject.toml --extra all --group dev --output-file requirements-dev.lock
 	@$(COMPILE) --group pyproject.toml:docs --output-file requirements-docs.lock
 
 .PHONY: messages

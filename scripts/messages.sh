@@ -1,16 +1,24 @@
 #!/bin/sh
-# Makes the messages of etcd's API, of Arrow Flight and of Danube's admin service from their .proto files. What it makes
+# Makes the messages of etcd's API, of Arrow Flight and of Danube's protocols from their .proto files. What it makes
 # works with every protobuf since 5, so the check for one version, which warns at the next, is left out.
 set -eu
 
 cd -- "$(dirname -- "$0")/.."
-for name in meta/etcd serve/flight serve/danube_admin; do
+
+# make FOLDER NAME: from FOLDER/NAME.proto; the name in the descriptor is relative to FOLDER
+make_messages() {
     sh scripts/setup.sh uv run --quiet --no-project --python 3.11 --with grpcio-tools==1.75.1 -- \
-        python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src "frazil/$name.proto"
-    made=src/frazil/${name}_pb2.py
+        python -m grpc_tools.protoc "-I$1" "--python_out=$1" "--pyi_out=$1" "$2.proto"
+    made=$1/${2}_pb2.py
     {
-        printf '"""Messages of %s.proto, made by `make messages`."""\n' "${name#*/}"
+        printf '"""Messages of %s.proto, made by `make messages`."""\n' "${2##*/}"
         sed -e '/^"""Generated/d' -e '/^_runtime_version/,/^)/d' -e '/runtime_version/d' -e '/coding: utf-8/d' "$made"
     } > "$made.new"
     mv "$made.new" "$made"
-done
+}
+
+make_messages src frazil/meta/etcd
+make_messages src frazil/serve/flight
+make_messages src frazil/serve/danube_admin
+make_messages src/frazil/serve/danube_proto DanubeApi
+make_messages src/frazil/serve/danube_proto SchemaRegistry

@@ -21,6 +21,7 @@ from frazil.cli.server import Server, find_server
 from frazil.core.clock import SystemClock
 from frazil.core.disk import LocalDisk
 from frazil.core.errors import FrazilError, InvalidSettings, LakeUnavailable
+from frazil.core.extras import install_hint
 from frazil.log.folder import walk_topics
 from frazil.pipeline.requirements import JAVA_VERSIONS, find_java, package_version
 
@@ -101,7 +102,7 @@ def _pyiceberg(_: Settings) -> Finding:
 def _package(name: str, wanted: str) -> Finding:
     version = package_version(name)
     if version is None:
-        return Finding(name, "warn", "not installed", "rows reach no table: install frazil[lake]")
+        return Finding(name, "warn", "not installed", f"rows reach no table: {install_hint(name)}")
     if not version.startswith(wanted):
         return Finding(name, "warn", version, f"Frazil is made for {name} {wanted}x")
     return Finding(name, "ok", version)

@@ -24,6 +24,7 @@ from frazil.core.errors import (
     InvalidInput,
     JobNotFound,
     LogFailed,
+    NotInstalled,
     SchemaNotFound,
     ServerNeeded,
     ServerUnreachable,
@@ -32,6 +33,7 @@ from frazil.core.errors import (
     TopicNotFound,
     TryLater,
 )
+from frazil.core.extras import install_hint, is_our_own
 
 app = typer.Typer(name="frazil", cls=Verbs, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -104,6 +106,11 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     except typer.Abort:
         _tell(FrazilError("nothing was done: it was not confirmed (answer y, or give --yes)"), as_json)
+        return 1
+    except ModuleNotFoundError as error:
+        if is_our_own(error):
+            raise
+        _tell(NotInstalled(install_hint(error.name)), as_json)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -22,6 +22,7 @@ from frazil.cli.server import PAGE_MAX, Server, find_server
 from frazil.cli.with_parent import end_with_stdin
 from frazil.core.clock import SystemClock
 from frazil.core.errors import InvalidInput, SparkUnavailable
+from frazil.core.extras import needs
 from frazil.serve.logs import log_to_stderr, log_what_others_write
 
 if TYPE_CHECKING:
@@ -78,12 +79,10 @@ def _begin_to_log(log_json: bool) -> None:
 @contextlib.contextmanager
 def _opened(settings: Settings, signals: _Signals, **wanted: Any) -> Iterator[Runner]:
     """The mover, ready to run. If no server owns the folder, this process serves it to Spark's tasks over Flight."""
-    try:
+    with needs(SparkUnavailable):
         from frazil.pipeline.runner import open_runner
         from frazil.pipeline.spark import end_gateway
         from frazil.serve.flight import flight_door
-    except ModuleNotFoundError as error:
-        raise SparkUnavailable(f"{error.name} is not installed: install frazil[lake]") from None
 
     @contextlib.contextmanager
     def open_door(storage: Storage) -> Iterator[str]:
@@ -221,10 +220,8 @@ def status(
 
 
 def _own_status(settings: Settings) -> dict[str, Any]:
-    try:
+    with needs(SparkUnavailable):
         from frazil.pipeline.status import pipeline_status
-    except ModuleNotFoundError as error:
-        raise SparkUnavailable(f"{error.name} is not installed: install frazil[lake]") from None
     return pipeline_status(settings, SystemClock()).as_dict()
 
 

@@ -10,7 +10,7 @@ import typer
 from frazil.cli import options, output
 from frazil.cli.progress import counter
 from frazil.cli.server import refuse_server
-from frazil.core.errors import LakeUnavailable
+from frazil.core.extras import needs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,10 +53,8 @@ def renumber(
 
 
 def _renumbered(settings: Settings, topic: str, *, dry_run: bool) -> Renumbered:
-    try:
+    with needs():
         from frazil.topics.renumber import renumber as renumber_topic
-    except ModuleNotFoundError as error:
-        raise LakeUnavailable("catalog", f"{error.name} is not installed: install frazil[lake]") from None
     with contextlib.ExitStack() as stack:
 
         def begin(what: str, rows: int) -> Callable[[int], None]:

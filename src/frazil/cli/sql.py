@@ -17,7 +17,8 @@ import typer
 from frazil.cli import formats, options, output
 from frazil.cli.server import named_server
 from frazil.cli.with_parent import end_with_stdin
-from frazil.core.errors import InvalidInput, LakeUnavailable
+from frazil.core.errors import InvalidInput
+from frazil.core.extras import needs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,11 +59,9 @@ def sql(
             _print(Rows(*ask(connection, query, snapshot, at)), as_json, as_csv, as_arrow)
         return
     settings = options.settings_on_disk(data, config)
-    try:
+    with needs():
         from frazil.topics.logs import open_view
         from frazil.topics.sql import AsOf, SqlSession
-    except ModuleNotFoundError as error:
-        raise LakeUnavailable("catalog", f"{error.name} is not installed: install frazil[lake]") from None
     as_of = AsOf(snapshot, time)
     with open_view(settings) as logs, SqlSession(settings, logs, as_of, confined=while_stdin) as session:
         answer = session.run(query)

@@ -20,7 +20,8 @@ from frazil.cli.quantities import parse_duration_ms
 from frazil.cli.server import Server, find_server, named_server
 from frazil.cli.with_parent import end_with_stdin
 from frazil.core.clock import SystemClock
-from frazil.core.errors import FrazilError, InvalidInput, LakeUnavailable
+from frazil.core.errors import FrazilError, InvalidInput
+from frazil.core.extras import needs
 from frazil.core.names import TopicName
 
 if TYPE_CHECKING:
@@ -328,10 +329,8 @@ def _by_server(server: Server, verb: str, topic: str | None, **given: Any) -> Do
 
 
 def _upkeep(settings: Settings) -> Upkeep:
-    try:
+    with needs():
         from frazil.lake.upkeep import Upkeep
-    except ModuleNotFoundError as error:
-        raise LakeUnavailable("catalog", f"{error.name} is not installed: install frazil[lake]") from None
     return Upkeep(settings)
 
 

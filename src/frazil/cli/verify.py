@@ -13,7 +13,7 @@ from frazil.cli.jobs import done_by
 from frazil.cli.progress import Told, counter
 from frazil.cli.server import Server, find_server
 from frazil.cli.with_parent import end_with_stdin
-from frazil.core.errors import LakeUnavailable
+from frazil.core.extras import needs
 from frazil.core.names import TopicName
 
 if TYPE_CHECKING:
@@ -52,10 +52,8 @@ def verify(
 def _here(settings: Settings, topic: str | None, progress_json: bool, while_stdin: bool) -> dict[str, Any]:
     if while_stdin:
         end_with_stdin()
-    try:
+    with needs():
         from frazil.topics.proofs import prove
-    except ModuleNotFoundError as error:
-        raise LakeUnavailable("catalog", f"{error.name} is not installed: install frazil[lake]") from None
     with contextlib.ExitStack() as stack:
         proofs = prove(settings, topic, lambda total: _begin(stack, total, progress_json))
     return {"proven": all(proof.proven for proof in proofs), "topics": [proof.as_dict() for proof in proofs]}

@@ -59,6 +59,7 @@ FrazilError
 │   ├── RowsMissing
 │   ├── TableAhead
 │   └── TableDamaged
+├── NotInstalled            a package is missing: run the command that the message has
 ├── FolderInUse             another process owns the data folder
 ├── ListenFailed            the address cannot be listened on; choose another
 ├── NotSupported            leave the call out: it has no meaning here
@@ -90,6 +91,7 @@ from frazil.core.disk_errors import TryLater as TryLater
 from frazil.core.error import FrazilError as FrazilError
 from frazil.core.error import InvalidInput as InvalidInput
 from frazil.core.process_errors import FolderInUse as FolderInUse
+from frazil.core.process_errors import NotInstalled as NotInstalled
 from frazil.core.process_errors import UsedAfterFork as UsedAfterFork
 from frazil.core.serving_errors import HostRefused as HostRefused
 from frazil.core.serving_errors import NotSupported as NotSupported

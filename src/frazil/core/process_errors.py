@@ -1,4 +1,4 @@
-"""Errors of who works in a process where it can't: another one has the folder, or made the object."""
+"""Errors of a process that lacks something: the folder, an object of its own, or a package."""
 
 from __future__ import annotations
 
@@ -25,3 +25,12 @@ class FolderInUse(FrazilError):
     def __init__(self, folder: str, pid: int | None) -> None:
         owner = f"process {pid}" if pid else "another process"
         super().__init__(f"{folder} is in use by {owner}; stop it first, or use another folder", folder=folder, pid=pid)
+
+
+class NotInstalled(FrazilError):
+    """`hint` names the missing module and the command that installs it."""
+
+    code = "not_installed"
+
+    def __init__(self, hint: str) -> None:
+        super().__init__(hint)

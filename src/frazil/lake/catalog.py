@@ -10,10 +10,12 @@ from urllib.parse import parse_qs, urlsplit
 from pyiceberg.catalog import _ENV_CONFIG, Catalog, load_catalog
 from pyiceberg.catalog.memory import InMemoryCatalog
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import NotInstalledError
 from sqlalchemy import create_engine
 from sqlalchemy.pool import QueuePool
 
 from frazil.core.errors import LakeUnavailable
+from frazil.core.extras import install_hint
 from frazil.core.lake_settings import CatalogType, ObjectStoreType
 from frazil.core.modes import make_private_file, make_private_folder
 from frazil.core.settings import Settings
@@ -50,6 +52,10 @@ def open_catalog(settings: Settings) -> Catalog:
     try:
         _make_closed(settings)
         catalog = load_catalog(settings.catalog.name, **properties)
+    except (ModuleNotFoundError, NotInstalledError) as error:
+        missing = error.__cause__ if isinstance(error, NotInstalledError) else error  # the cause names the module
+        hint = install_hint(getattr(missing, "name", None))
+        raise LakeUnavailable("catalog", *hint.split(": ", 1)) from None
     except Exception as error:
         raise LakeUnavailable("catalog", reason(error, known_properties(settings))) from error
     if isinstance(catalog, InMemoryCatalog):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from frazil.core.errors import InvalidSettings
+from frazil.core.extras import install_hint
 
 if TYPE_CHECKING:
     from frazil.core.settings import Settings
@@ -65,7 +66,7 @@ def missing_part(environment: Mapping[str, str] = os.environ) -> str | None:
     """What keeps Spark from running here, as a sentence with the remedy; None if nothing does."""
     for name in PACKAGES:
         if package_version(name) is None:
-            return f"{name} is not installed: install frazil[lake]"
+            return install_hint(name)
     java = find_java(environment)
     versions = " or ".join(map(str, JAVA_VERSIONS))
     if java is None:

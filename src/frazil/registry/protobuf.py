@@ -6,6 +6,7 @@ The first message of a file is that of the payloads. Files may import what comes
 from __future__ import annotations
 
 import base64
+import importlib.util
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,8 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from frazil.core.errors import InvalidSchema, TryLater
+from frazil.core.errors import InvalidSchema, NotInstalled, TryLater
+from frazil.core.extras import install_hint
 from frazil.registry.definition import FIELD, Definition, Validator
 from frazil.registry.kinds import SchemaType
 from frazil.registry.protobuf_reading import reading_problems
@@ -77,6 +79,8 @@ class ProtobufSchema(Definition):
 
 
 def _compile(text: str) -> bytes:
+    if importlib.util.find_spec("grpc_tools") is None:
+        raise NotInstalled(install_hint("grpc_tools"))
     with tempfile.TemporaryDirectory(prefix="frazil-proto-") as folder:
         source, result = Path(folder, _FILE), Path(folder, "descriptors")
         source.write_text(text, encoding="utf-8", newline="")

@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
-from danube.proto import DanubeApi_pb2 as pb
-from danube.proto import SchemaRegistry_pb2
 
 from frazil.broker.broker import Broker
 from frazil.broker.consumer import Consumer, Stream
@@ -22,6 +20,8 @@ from frazil.core.names import TopicName
 from frazil.core.settings import MIB
 from frazil.serve.danube_ended import EndedConsumers, Subscriber
 from frazil.serve.danube_messages import incarnation_of, outgoing, subscription_field, wire
+from frazil.serve.danube_proto import DanubeApi_pb2 as pb
+from frazil.serve.danube_proto import SchemaRegistry_pb2
 from frazil.serve.danube_schemas import DanubeSchemas
 from frazil.serve.descriptors import connections_max
 from frazil.serve.grpc_calls import UNLIMITED, Answer, CallLimit, Context, GrpcServer, calling, reader, refuse, unary

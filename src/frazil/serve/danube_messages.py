@@ -8,12 +8,11 @@ use for.
 
 from __future__ import annotations
 
-from danube.proto import DanubeApi_pb2 as pb
-
 from frazil.broker.entry import Entry
 from frazil.broker.topic import Outgoing
 from frazil.core.errors import InvalidInput
 from frazil.core.rows import Origin
+from frazil.serve.danube_proto import DanubeApi_pb2 as pb
 
 REQUEST_ID = "x-request-id"
 """The attribute in which a message keeps the number that its producer gave it."""

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from danube.proto import SchemaRegistry_pb2 as pb
-
 from frazil.core.errors import SchemaNotFound
 from frazil.registry.registry import SchemaRegistry, SchemaVersion
 from frazil.registry.topics import TopicSchemas
+from frazil.serve.danube_proto import SchemaRegistry_pb2 as pb
 from frazil.serve.threads import Threads
 
 Answer = Callable[[Any], Awaitable[Any]]

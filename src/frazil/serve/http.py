@@ -32,6 +32,7 @@ from frazil.core.errors import (
     NamespaceExists,
     NamespaceInUse,
     NamespaceNotFound,
+    NotInstalled,
     OffsetOutOfRange,
     SchemaNotFound,
     SubjectMismatch,
@@ -66,6 +67,7 @@ _STATUS: tuple[tuple[type[FrazilError], int], ...] = (
     *((kind, 409) for kind in (NamespaceExists, NamespaceInUse)),
     (InvalidInput, 400),
     (TooManyJobs, 429),
+    (NotInstalled, 501),
     *((kind, 503) for kind in (TryLater, Closed, LakeUnavailable, MetadataUnavailable, LogFailed)),
 )
 

@@ -18,6 +18,7 @@ import uvicorn
 from frazil.broker.topic import BrokerTopic
 from frazil.core.clock import SystemClock
 from frazil.core.errors import FrazilError, InvalidSettings, ListenFailed
+from frazil.core.extras import needs
 from frazil.core.settings import HttpSettings, Settings
 from frazil.log.ownership import told_where
 from frazil.pipeline.requirements import check_tasks_reach_store, missing_part
@@ -151,11 +152,8 @@ def _traces(settings: Settings) -> AbstractContextManager[Traces | None]:
     """OpenTelemetry is imported only by those who want traces: it is an extra, and takes its time."""
     if settings.traces.endpoint is None:
         return contextlib.nullcontext()
-    try:
+    with needs(lambda hint: InvalidSettings(f"traces.endpoint: {hint}, or leave the endpoint out")):
         from frazil.serve.traces import traces_open
-    except ModuleNotFoundError as error:
-        reason = f"traces.endpoint: {error.name} is not installed: install frazil[traces], or leave the endpoint out"
-        raise InvalidSettings(reason) from None
     return traces_open(settings, SystemClock())
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from frazil.core.clock import Clock
 from frazil.core.disk import Disk, LocalDisk
-from frazil.core.errors import LakeUnavailable
+from frazil.core.extras import needs
 from frazil.core.offsets import OffsetRange, Place
 from frazil.core.settings import Settings, check_lake_folder, settings_of
 from frazil.log.dropped import dropped_ranges
@@ -79,11 +79,8 @@ class Histories:
                 embedded = self._settings.embedded_catalog
                 if embedded is not None and not embedded.exists():
                     return None
-                try:
+                with needs():
                     from frazil.lake.history import TableHistories
-                except ModuleNotFoundError as error:
-                    why = f"{error.name} is not installed: install frazil[lake]"
-                    raise LakeUnavailable("catalog", why) from None
                 self._tables = TableHistories(self._settings)
         return self._tables.of(log.name, log.log_id, [one.log_id for one in log.former])
 

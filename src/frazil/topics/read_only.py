@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from frazil.core.clock import SystemClock
 from frazil.core.coverage import total, without
-from frazil.core.errors import Closed, LakeUnavailable, OffsetOutOfRange, SchemaMismatch
+from frazil.core.errors import Closed, OffsetOutOfRange, SchemaMismatch
+from frazil.core.extras import needs
 from frazil.core.names import TopicName
 from frazil.core.own_process import OwnProcess
 from frazil.core.settings import Settings, settings_of
@@ -38,10 +39,8 @@ def open_read_only(where: str | os.PathLike[str] | Settings | Mapping[str, Any])
 
     `where` is a `Settings`, a mapping as a settings file holds it, such a file (`.yaml`), or a data folder.
     """
-    try:
+    with needs():
         from frazil.lake.topics import TableTopics
-    except ModuleNotFoundError as error:
-        raise LakeUnavailable("catalog", f"{error.name} is not installed: install frazil[lake]") from None
     settings = settings_of(where)
     return ReadOnlyStorage(TableTopics(settings), settings.reader.poll_interval_ms)
 

@@ -17,12 +17,12 @@ import pyarrow.flight
 
 from frazil.core.errors import (
     CorruptLog,
-    LakeUnavailable,
     OffsetOutOfRange,
     OwnerUnreachable,
     TopicDiffers,
     TopicNotFound,
 )
+from frazil.core.extras import needs
 from frazil.core.offsets import OffsetRange
 from frazil.core.rows import APPEND_TIME, ENVELOPE
 from frazil.core.settings import Settings
@@ -113,10 +113,8 @@ class ServedTopic:
 
     def _older(self, info: LogInfo) -> TableHistory | None:
         if self._history is None:
-            try:
+            with needs():
                 from frazil.lake.history import TableHistories
-            except ModuleNotFoundError as error:
-                raise LakeUnavailable("catalog", f"{error.name} is not installed: install frazil[lake]") from None
             self._history = TableHistories(self._settings).of(info.topic, info.log_id)
         return self._history
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from frazil.core.clock import Clock
 from frazil.core.coverage import total, without
 from frazil.core.errors import FrazilError
+from frazil.core.extras import install_hint
 from frazil.core.names import TopicName
 from frazil.core.offsets import OffsetRange
 from frazil.core.settings import Settings
@@ -50,7 +51,7 @@ def table_side(asked: TableQuestion, clock: Clock) -> TableSide | None:
     try:
         from frazil.lake.look import in_time
     except ModuleNotFoundError as error:
-        return _as_told(asked, clock, f"catalog: {error.name} is not installed: install frazil[lake]")
+        return _as_told(asked, clock, f"catalog: {install_hint(error.name)}")
     answer = in_time(lambda: _look(asked))
     if answer.error is not None:
         return _as_told(asked, clock, answer.error)

@@ -12,7 +12,8 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter
 
 from frazil.core.clock import SystemClock
-from frazil.core.errors import LakeUnavailable, TryLater
+from frazil.core.errors import TryLater
+from frazil.core.extras import needs
 from frazil.core.names import TopicName
 from frazil.core.settings import Settings
 from frazil.serve.admin.lake_models import PipelineStatus, TableDescription, TablePage
@@ -70,10 +71,8 @@ def tables_router(parts: AdminParts) -> APIRouter:
 
 
 def _pipeline(settings: Settings, limit: int, after: str | None) -> dict[str, Any]:
-    try:
+    with needs():
         from frazil.pipeline.status import pipeline_page
-    except ModuleNotFoundError as error:
-        raise _missing(error) from None
     found, more = pipeline_page(settings, SystemClock(), limit=limit, after=after)
     told = found.as_dict()
     return {**told, "next": told["topics"][-1]["topic"] if more else None}
@@ -91,12 +90,6 @@ def _table(settings: Settings, topic: str) -> dict[str, Any]:
 
 
 def _upkeep(settings: Settings) -> Upkeep:
-    try:
+    with needs():
         from frazil.lake.upkeep import Upkeep
-    except ModuleNotFoundError as error:
-        raise _missing(error) from None
     return Upkeep(settings)
-
-
-def _missing(error: ModuleNotFoundError) -> LakeUnavailable:
-    return LakeUnavailable("catalog", f"{error.name} is not installed", "install frazil[lake]")

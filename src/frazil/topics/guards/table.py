@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from frazil.core.disk import Disk
 from frazil.core.errors import DiskFull, LakeUnavailable, TableAhead
+from frazil.core.extras import needs
 from frazil.core.lake_settings import CatalogType, ObjectStoreType
 from frazil.core.offsets import OffsetRange
 from frazil.core.settings import Settings
@@ -110,10 +111,7 @@ class TableGuard:
 
     def _committed(self) -> CommittedEnds:
         if self._ends is None:
-            try:
+            with needs():
                 from frazil.lake.ends import CommittedEnds
-            except ModuleNotFoundError as error:
-                why = f"{error.name} is not installed: install frazil[lake]"
-                raise LakeUnavailable("catalog", why) from None
             self._ends = CommittedEnds(self._settings)
         return self._ends
