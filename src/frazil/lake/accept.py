@@ -6,6 +6,8 @@ its own, so that the history of the table shows it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
@@ -22,6 +24,8 @@ from frazil.lake.offset_files import BEYOND, plan_all
 from frazil.lake.reasons import reason
 from frazil.lake.tables import TableName
 from frazil.lake.token import (
+    check_handed_over,
+    check_no_earlier_log,
     end_key,
     ends,
     gaps,
@@ -30,6 +34,7 @@ from frazil.lake.token import (
     is_transformed,
     logs,
     move_key,
+    partition_key,
     said_by_snapshots,
     sequence_key,
     sum_key,
@@ -40,21 +45,32 @@ GAPS_MAX = 1_000
 
 
 def accept(
-    catalog: Catalog, name: TableName, log_id: str, first_offset: int, move_id: str, stored: pa.Schema | None = None
+    catalog: Catalog,
+    name: TableName,
+    log_id: str,
+    first_offset: int,
+    move_id: str,
+    stored: pa.Schema | None = None,
+    *,
+    partition: int = 0,
+    former: Iterable[str] = (),
 ) -> int:
     """Let the table go on from its rows, or from where the log begins if that is later; returns that offset.
 
-    `stored` are the columns of the topic; without them, those of the table. Where rows were deleted the others are read
-    once, for a checksum of what is accepted.
+    `stored` are the columns of the topic; without them, those of the table. `former` are the logs whose place the log
+    has taken. Where rows were deleted the others are read once, for a checksum of what is accepted. A table with rows
+    of another log is refused, as the mover refuses it.
     """
     try:
         table = catalog.load_table(name.identifier)
     except NoSuchTableError:
         raise LakeUnavailable("catalog", f"{name} is not there yet", "run the pipeline once, it makes it") from None
+    check_handed_over(table, log_id, former)
+    check_no_earlier_log(table, log_id, partition)
     has = _held(table, log_id)
     end = max(has, first_offset)
     missing = _missing(table, log_id, has, end)
-    token = {end_key(log_id): str(end), move_key(log_id): move_id}
+    token = {end_key(log_id): str(end), move_key(log_id): move_id, partition_key(log_id): str(partition)}
     token[sum_key(log_id)] = accepted_sum(catalog, name, table, log_id, has, missing, stored)
     token[sequence_key(log_id)] = str(table.metadata.next_sequence_number())
     token[gaps_key(log_id)] = ",".join(f"{gap.start}-{gap.end}" for gap in missing)

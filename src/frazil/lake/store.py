@@ -37,7 +37,7 @@ from frazil.lake.tables import (
     shown_partitioning,
     table_columns,
 )
-from frazil.lake.token import TRANSFORMED, Token, earlier_log, ends, is_transformed, read_token
+from frazil.lake.token import TRANSFORMED, Token, check_no_earlier_log, ends, read_token
 from frazil.lake.vended import renew_at_ms
 
 _log = logging.getLogger("frazil.lake")
@@ -77,14 +77,7 @@ class TableStore:
     def token(self, name: TableName, log_id: str, partition: int) -> Token | None:
         """How far the table has a log; `TableRefused` if it has rows of another by the same topic and partition."""
         table = self._tables[name]
-        earlier = None if is_transformed(table) else earlier_log(table, log_id, partition)
-        if earlier is not None:
-            raise TableRefused(
-                f"{name} holds the rows of an earlier topic of that name (log {earlier}, up to offset "
-                f"{ends(table)[earlier]}), whose offsets would be doubled; rename or drop the table",
-                table=str(name),
-                log_id=earlier,
-            )
+        check_no_earlier_log(table, log_id, partition)
         return read_token(table, log_id)
 
     def hand_over(self, name: TableName, former: str, end: int, log_id: str, wait: Callable[[int], None]) -> None:

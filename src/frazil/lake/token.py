@@ -129,6 +129,19 @@ def earlier_log(table: Table, log_id: str, partition: int) -> str | None:
     return others[0] if others else None
 
 
+def check_no_earlier_log(table: Table, log_id: str, partition: int) -> None:
+    """`TableRefused` if the table has rows of another log as that partition. A table of results has no offsets."""
+    earlier = None if is_transformed(table) else earlier_log(table, log_id, partition)
+    if earlier is not None:
+        name = ".".join(table.name())
+        raise TableRefused(
+            f"{name} holds the rows of an earlier topic of that name (log {earlier}, up to offset "
+            f"{ends(table)[earlier]}), whose offsets would be doubled; rename or drop the table",
+            table=name,
+            log_id=earlier,
+        )
+
+
 def check_handed_over(table: Table, log_id: str, former: Iterable[str]) -> None:
     """A renumbered log counts on the table for the rows before its own: until it is the table's log none may be read.
 

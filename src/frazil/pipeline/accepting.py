@@ -23,10 +23,14 @@ def accept_topic(settings: Settings, topic: str) -> tuple[str, int]:
         info = next((log for log in source.logs() if log.topic == parsed), None)
         if info is None:
             raise TopicNotFound(topic)
-        name, _ = table_of(parsed)
+        name, partition = table_of(parsed)
         catalog, properties = open_catalog(settings), catalog_properties(settings)
         tables = TableStore(catalog, properties.get("warehouse"), properties)
         rules, stored = settings.of_topic(parsed), pa.ipc.read_schema(pa.py_buffer(info.stored_schema))
         if rules.sql is None:  # else the mover has made it, with the columns that Spark told
             tables.ensure(name, stored, rules.partitioning)
-        return str(name), accept(catalog, name, info.log_id, info.first_offset, str(uuid.uuid4()), stored)
+        former = [one.log_id for one in info.former]
+        move_id = str(uuid.uuid4())
+        return str(name), accept(
+            catalog, name, info.log_id, info.first_offset, move_id, stored, partition=partition, former=former
+        )

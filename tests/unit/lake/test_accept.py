@@ -61,3 +61,18 @@ def test_a_table_that_was_rolled_back_goes_on_from_what_it_has(
     tables.forget(NAME)
     tables.ensure(NAME, ENVELOPE)
     assert tables.token(NAME, "log", 0).end == expected  # type: ignore[union-attr]
+
+
+def test_a_table_with_rows_of_another_log_is_refused(tables: TableStore) -> None:
+    """Accepted, it would have two logs with the same offsets, and every reader would refuse it."""
+    move(tables, 0, 10)
+    before = tables._catalog.load_table(NAME.identifier).metadata
+    with pytest.raises(frazil.TableRefused, match="holds the rows of an earlier topic of that name"):
+        accept(tables._catalog, NAME, "another", 0, "word")
+    with pytest.raises(frazil.TableRefused, match="not handed over yet"):
+        accept(tables._catalog, NAME, "another", 0, "word", former=["log"])
+    assert tables._catalog.load_table(NAME.identifier).metadata == before
+    assert accept(tables._catalog, NAME, "another", 5, "word", partition=1) == 5
+    tables.forget(NAME)
+    tables.ensure(NAME, ENVELOPE)
+    assert tables.token(NAME, "another", 1).end == 5  # type: ignore[union-attr]

@@ -176,7 +176,7 @@ def test_a_quiet_log_is_known_although_no_snapshot_speaks_of_it(world: World) ->
     world.moves(25)
     world.look_again()
     assert world.store.token(NAME, "quiet", 1).end == 1  # type: ignore[union-attr]
-    assert accept(world.catalog, NAME, "quiet", 0, "word") == 1
+    assert accept(world.catalog, NAME, "quiet", 0, "word", partition=1) == 1
 
 
 def test_a_rollback_is_seen_by_a_log_of_which_no_kept_snapshot_speaks(world: World) -> None:
