@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,9 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 from rich.table import Table
+
+Measure = Callable[[], float]
+"""Does something once; the seconds that it took."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,24 @@ class Figure:
 def percentile(values: Sequence[float], share: float) -> float:
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def seconds(run: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
+
+
+def in_turns(before: Callable[[], object], measures: Mapping[str, Measure], rounds: int) -> dict[str, list[float]]:
+    """Each measured in turn, several times, after `before`; the first turn warms what is not the files."""
+    found: dict[str, list[float]] = {name: [] for name in measures}
+    for turn in range(rounds + 1):
+        for name, measure in measures.items():
+            before()
+            value = measure()
+            if turn:
+                found[name].append(value)
+    return found
 
 
 @contextmanager

@@ -30,33 +30,18 @@ from frazil.lake.tables import table_of
 from frazil.topics.logs import FileView
 from frazil.topics.sql import SqlSession
 from lake import BATCH, MESSAGE_BYTES, MIB, fill, messages
-from measure import Figure, folder, report
+from measure import Figure, Measure, folder, in_turns, report, seconds
 from table_only import make_cold, move_all
 
 HERE = Path(__file__).resolve().parent
 ROUNDS = 5
 FILE_BYTES = 64 * MIB
 
-Measure = Callable[[], float]
 
-
-def seconds(run: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    run()
-    return time.perf_counter() - started
-
-
-def in_turns(paths: Sequence[str], measures: dict[str, Measure], *, cold: bool = True) -> dict[str, list[float]]:
-    """Each measured in turn, several times; the first turn warms what is not the files."""
-    found: dict[str, list[float]] = {name: [] for name in measures}
-    for turn in range(ROUNDS + 1):
-        for name, measure in measures.items():
-            if cold:
-                make_cold(paths)
-            value = measure()
-            if turn:
-                found[name].append(value)
-    return found
+def measured_in_turns(
+    paths: Sequence[str], measures: dict[str, Measure], *, cold: bool = True
+) -> dict[str, list[float]]:
+    return in_turns(lambda: make_cold(paths) if cold else None, measures, ROUNDS)
 
 
 def drained(batches: Iterable[pa.RecordBatch], rows: int) -> None:
@@ -73,7 +58,7 @@ def cold_read(where: Path, rows: int) -> list[Figure]:
         paths = move_all(settings, storage, topic, FILE_BYTES)
     with frazil.open(settings) as storage:
         topic = storage.topic(name, create=False)
-        taken = in_turns(
+        taken = measured_in_turns(
             paths,
             {
                 "frazil": lambda: seconds(lambda: drained(topic.read_batches(), rows)),
@@ -110,7 +95,7 @@ def _first_batch(settings: Settings, name: str, paths: Sequence[str]) -> Figure:
             reader.close()
             return taken
 
-    taken = in_turns(paths, {"load": lambda: seconds(load), "first": first})
+    taken = measured_in_turns(paths, {"load": lambda: seconds(load), "first": first})
     beyond_ms = 1e3 * (statistics.median(taken["first"]) - statistics.median(taken["load"]))
     title = f"first batch, beyond opening the catalog and loading the table ({1e3 * min(taken['load']):.0f} ms)"
     return Figure(title, f"{beyond_ms:,.0f} ms", "200 ms", beyond_ms / 200, "≤ 1", beyond_ms <= 200)
@@ -150,7 +135,7 @@ def counting(where: Path, rows: int) -> list[Figure]:
     for condition in ("", "WHERE amount < 0.25 AND kind = 'buy'"):
         assert ours(condition) == theirs(condition)
         measures = {each.__name__: _counted(each, condition) for each in (ours, theirs)}
-        taken = in_turns(paths, measures, cold=False)
+        taken = measured_in_turns(paths, measures, cold=False)
         mine, peer = statistics.median(taken["ours"]), statistics.median(taken["theirs"])
         title = f"frazil sql, count(*) of {rows:,} rows {condition or 'in all'}, beside DuckDB".replace("  ", " ")
         figures.append(

@@ -17,6 +17,25 @@ from frazil.lake.store import TableStore
 from frazil.lake.tables import table_of, table_rows
 
 
+class _InTable:
+    """Lets retention remove all rows: the table has them."""
+
+    name = "table"
+    holds_rows = True
+
+    def __init__(self, end: int) -> None:
+        self._end = end
+
+    def concerns(self, _log: object) -> bool:
+        return True
+
+    def floor(self, _log: object) -> int:
+        return self._end
+
+    def close(self) -> None:
+        pass
+
+
 def move_all(settings: Settings, storage: frazil.Storage, topic: frazil.Topic, file_bytes: int) -> list[str]:
     """Move all rows in files of so many bytes of Arrow, remove them from the log; returns the paths of the files."""
     name, partition = table_of(topic.log.name)
@@ -31,7 +50,7 @@ def move_all(settings: Settings, storage: frazil.Storage, topic: frazil.Topic, f
     crc = f"0-{end}:{checksum.value():08x}"
     moved = Moved(topic.log.log_id, 0, end, files, end, crc, partition, checksum.streams())
     tables.commit(name, [moved], str(uuid.uuid4()), lambda _: None)
-    storage.floor_of = lambda log: end if log.log_id == topic.log.log_id else 0
+    storage.guards = [_InTable(end)]
     storage.set_retention(topic.name, frazil.RetentionSettings(age_ms=1))
     storage.maintain()
     assert topic.log.first_offset == end

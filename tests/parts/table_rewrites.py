@@ -23,7 +23,7 @@ def rewrite(table: Table, wanted: str, seed: int, cuts: int) -> None:
     if order == "shuffled":
         rows = rows.take(pa.array(dice.sample(range(rows.num_rows), rows.num_rows)))
     elif order != "as it was":
-        rows = rows.sort_by([("_offset", order)])
+        rows = rows.sort_by([(rows.column_names[0], order)])  # `_offset`, whatever its name is
     bounds = sorted({0, rows.num_rows, *(dice.randint(0, rows.num_rows) for _ in range(cuts))})
     with table.transaction() as change:
         change.delete(wanted)

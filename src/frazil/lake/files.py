@@ -105,14 +105,27 @@ def _written(metadata: TableMetadata, rows: pa.Table, io: FileIO, write_id: uuid
 
 
 def _with_partition_columns(metadata: TableMetadata, rows: pa.Table) -> pa.Table:
-    """Another engine may partition by a column that it added itself: the rows have no value for it."""
+    """The rows with each column that the table is partitioned by, in a type that transforms take.
+
+    Another engine may partition by a column that it added itself: the rows have no value for it.
+    """
     schema = metadata.schema()
     for each in metadata.spec().fields:
         source, name = schema.find_field(each.source_id), schema.find_column_name(each.source_id)
-        if name == source.name and name not in rows.schema.names:  # a nested one is within a column of its own
-            kind = schema_to_pyarrow(source.field_type, include_field_ids=False)
+        if name != source.name:  # a nested one is within a column of its own
+            continue
+        kind = schema_to_pyarrow(source.field_type, include_field_ids=False)
+        at = rows.schema.get_field_index(name)
+        if at < 0:
             rows = rows.append_column(name, pa.nulls(rows.num_rows, kind))
+        elif _has_other_form(rows.schema.field(at).type, kind):
+            rows = rows.set_column(at, rows.schema.field(at).with_type(kind), rows.column(at).cast(kind))
     return rows
+
+
+def _has_other_form(kind: pa.DataType, wanted: pa.DataType) -> bool:
+    """Transforms know numbers and times as Iceberg has them: no bytes, no short numbers, no milliseconds."""
+    return bool((pa.types.is_integer(kind) or pa.types.is_timestamp(kind)) and kind != wanted)
 
 
 def _only_partition(metadata: TableMetadata, rows: pa.Table) -> PartitionKey | None:

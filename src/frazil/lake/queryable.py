@@ -25,8 +25,10 @@ from frazil.lake.duck_columns import duck_types, has_structs
 from frazil.lake.held_rows import FileChoice, HeldRows, PartitionRange, choose_files, held_rows
 from frazil.lake.offset_files import bounds
 from frazil.lake.reasons import reason
+from frazil.lake.remembered import named
 from frazil.lake.tables import TableName, topic_of
-from frazil.lake.token import check_handed_over
+from frazil.lake.token import check_handed_over, logs
+from frazil.lake.topic_columns import TopicColumns
 
 FOOTER_READS_MAX = 8
 
@@ -43,6 +45,10 @@ class Queryable:
 
     schema: pa.Schema
     held: HeldRows
+    columns: TopicColumns
+    """Columns have the names that the table gives them: this says which of them is which of the topic."""
+    logs: frozenset[str]
+    """The logs that the table has, or had, rows of."""
     paths: tuple[str, ...] = ()
     types: tuple[tuple[int, str], ...] = ()
     dataset: ds.Dataset | None = None
@@ -77,7 +83,7 @@ def queryable(
         for log_id, earlier in (former or {}).items():
             check_handed_over(table, log_id, earlier)
         snapshot_id = _snapshot(table, snapshot_id, at)
-        held = held_rows(table, live, only, log_starts) if snapshot_id is None else HeldRows(None)
+        held = held_rows(named(table), live, only, log_starts) if snapshot_id is None else HeldRows(None)
         return _found(table, table.scan(snapshot_id=snapshot_id), held)
     except (NoSuchTableError, NoSuchNamespaceError):
         return None
@@ -113,18 +119,21 @@ def _snapshot(table: Table, snapshot_id: int | None, at: datetime | None) -> int
 def _found(table: Table, scan: DataScan, held: HeldRows) -> Queryable:
     projection = scan.projection()
     schema = schema_to_pyarrow(projection, include_field_ids=False)
-    choice = choose_files(table, scan.plan_files(), held) if held.ranges != {} else FileChoice([])
+    columns, known, ours = TopicColumns(table), frozenset(logs(table)), named(table)
+    choice = choose_files(ours, scan.plan_files(), held) if held.ranges != {} else FileChoice([])
     for partition, gap in choice.missing:
         raise _missing(table, partition, gap)
     if not choice.tasks:
-        return Queryable(schema, held)
+        return Queryable(schema, held, columns, known)
     found = Queryable(
         schema,
         held,
+        columns,
+        known,
         filtered=choice.filtered,
         doubtful=choice.doubtful,
         row_bytes=_row_bytes(choice.tasks),
-        lost=lambda: _lost(table, choice.tasks),
+        lost=lambda: _lost(ours, choice.tasks),
     )
     paths = _local_paths(table, projection, choice.tasks)
     types = duck_types(projection) if paths else None

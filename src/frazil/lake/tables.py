@@ -29,7 +29,7 @@ from frazil.core.names import TopicName
 from frazil.core.partitioning import PartitionField, Partitioning
 from frazil.core.rows import OFFSET
 from frazil.lake.remembered import in_table_names, named
-from frazil.lake.signed import signed_schema
+from frazil.lake.widened import widened_schema
 
 PARTITION = pa.field("_topic_partition", pa.int32(), nullable=False)
 
@@ -84,7 +84,7 @@ def table_rows(rows: pa.RecordBatch, partition: int) -> pa.RecordBatch:
 
 def table_columns(stored: pa.Schema) -> pa.Schema:
     """The columns of a table that holds a topic's rows as they are."""
-    return signed_schema(pa.schema([OFFSET, PARTITION, *stored]))
+    return widened_schema(pa.schema([OFFSET, PARTITION, *stored]))
 
 
 def table_schema(columns: pa.Schema) -> Schema:

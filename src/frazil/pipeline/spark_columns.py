@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from frazil.core.errors import InvalidInput
 from frazil.core.rows import APPEND_TIME, ENVELOPE, OFFSET, TIME
+from frazil.lake.widened import widened_rows, widened_schema
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -36,7 +37,7 @@ def source_columns(stored: pa.Schema) -> pa.Schema:
     """What the source gives of a topic that stores these columns."""
     if _is_message(stored):
         return _MESSAGE_COLUMNS
-    own = [field for field in stored if field.name != APPEND_TIME.name]
+    own = [field for field in widened_schema(stored) if field.name != APPEND_TIME.name]
     taken = {field.name.lower() for field in own}  # to Spark, names that differ only in case are one
     added = [pa.field(f"_{name}" if name in taken else name, kind) for name, kind in _ADDED.items()]
     return pa.schema([*own, *added])
@@ -51,7 +52,7 @@ class Projection:
     """The stored columns that it takes to make them."""
 
     def rows(self, batch: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
-        taken = set(self.needed.names)
+        taken, batch = set(self.needed.names), widened_rows(batch)
         made = []
         for field in self.columns:
             column = _made(field.name, batch, taken, topic, partition)

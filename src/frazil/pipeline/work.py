@@ -20,8 +20,8 @@ from frazil.lake.checksum import RowsChecksum, Streams
 from frazil.lake.files import DataFile, DataFileWriter, TableFiles
 from frazil.lake.last_row import last_row
 from frazil.lake.reasons import reason
-from frazil.lake.signed import signed_rows
 from frazil.lake.tables import table_rows
+from frazil.lake.widened import widened_rows
 from frazil.topics.logs import read_anywhere
 
 
@@ -94,7 +94,7 @@ def _move(work: RangeInput) -> RangeOutput:
         checksum.add(rows)
         if rows.column(OFFSET.name)[-1].as_py() == source.range.end - 1:
             last = last_row(rows.slice(rows.num_rows - 1))
-        writer.add(signed_rows(table_rows(rows, source.partition)))
+        writer.add(widened_rows(table_rows(rows, source.partition)))
     files = writer.close()
     assert writer.rows == len(source.range)
     return RangeOutput(source.log_id, source.range, files, writer.rows, checksum.streams(), last=last)

@@ -33,15 +33,18 @@ from frazil.core.errors import (
 )
 from frazil.core.names import TopicName
 from frazil.core.offsets import OffsetRange
+from frazil.core.rows import OFFSET
 from frazil.core.settings import Settings
 from frazil.lake.catalog import is_there, open_catalog
 from frazil.lake.queryable import Queryable, queryable, unreadable
-from frazil.lake.tables import TableName, table_columns, table_of, table_rows, topic_of
+from frazil.lake.tables import PARTITION, TableName, table_columns, table_of, table_rows, topic_of
+from frazil.lake.topic_columns import relabelled
+from frazil.lake.widened import widened_rows
 from frazil.log.info import LogInfo
 from frazil.topics.logs import LogView
 from frazil.topics.sql_checks import Doubt
 from frazil.topics.sql_parse import DEFAULT_NAMESPACE, PLAIN_CONFIG, confined_parser, parse
-from frazil.topics.sql_relation import Part, only_in, parquet, quoted, select, shown_names, text, union
+from frazil.topics.sql_relation import Part, PlaceColumns, parquet, quoted, select, shown_names, text, union
 from frazil.topics.sql_spool import Streamed, TemporarySpace, spool
 
 BATCH_ROWS_MAX = 10_000
@@ -203,25 +206,25 @@ class SqlSession:
                 return None
             if only is not None and not logs and not (table is not None and table.held.ranges):
                 return None
-            adding = [info for info in logs if _adds(info, table)]
-            stored = {info.log_id: pa.ipc.read_schema(pa.py_buffer(info.stored_schema)) for info in adding}
+            columns = {info.log_id: _columns(info, table) for info in logs}
+            adding = [info for info in logs if _adds(info, columns[info.log_id], table)]
             shown = shown_names(
                 [
                     *([] if table is None else table.schema.names),
-                    *(column for info in adding for column in table_columns(stored[info.log_id]).names),
+                    *(column for info in adding for column in columns[info.log_id].names),
                 ]
             )
             try:
-                tail = [self._log_part(info, stored[info.log_id], shown, table) for info in adding]
+                tail = [self._log_part(info, columns[info.log_id], shown, table) for info in adding]
             except (CorruptLog, OSError):
                 if attempt == ATTEMPTS_MAX - 1:
                     raise
                 continue
             own = [] if table is None else [self._table_part(name, table, shown)]
-            if table is not None:
-                rows = select(own[0], shown)
+            if table is not None and table.doubtful:
+                rows, places = select(own[0], shown), _places(table, shown)
                 self._doubts += [
-                    Doubt(name, rows, partition, table.held.within(partition, offsets))
+                    Doubt(name, rows, places, partition, table.held.within(partition, offsets))
                     for partition, offsets in table.doubtful
                 ]
             return union([*own, *tail], shown)
@@ -240,6 +243,8 @@ class SqlSession:
             return list(logs.values()), None
         if table.held.transformed:
             return [], table
+        if logs and table.held.ranges == {} and not any(info.log_id in table.logs for info in logs.values()):
+            return list(logs.values()), None  # it is of an earlier topic: nothing of it counts, nor its columns
         behind = [info for info in logs.values() if table.held.by_log.get(info.log_id, 0) > info.durable_end]
         if behind:  # rows were published and moved since the log was asked, or the log went back
             ends = {info.log_id: info.durable_end for info in self._logs_of(name, only).values()}
@@ -255,21 +260,25 @@ class SqlSession:
         self._tables.append((name, table))
         names = table.schema.names
         own = {column: shown[column] for column in names}
-        where = only_in(table.held.ranges) if table.filtered and table.held.ranges is not None else ""
+
+        def part(source: str, columns: Mapping[str, str]) -> Part:
+            filtered = table.filtered and table.held.ranges is not None
+            return Part(source, columns, _places(table, columns).only_in(table.held.ranges or {}) if filtered else "")
+
         if table.paths:
             self._paths += table.paths
             columns = [(number, own[column], kind) for column, (number, kind) in zip(names, table.types, strict=True)]
-            return Part(parquet(table.paths, columns), own, where)
-        part = f"{name} in its table"
+            return part(parquet(table.paths, columns), own)
+        source = f"{name} in its table"
         if table.dataset is not None:
-            self._duck.register(part, table.dataset)
-            return Part(quoted(part), dict(zip(names, table.dataset.schema.names, strict=True)), where)
+            self._duck.register(source, table.dataset)
+            return part(quoted(source), dict(zip(names, table.dataset.schema.names, strict=True)))
         schema = pa.schema([field.with_name(own[field.name]) for field in table.schema])
         if table.rows is not None:
-            self._duck.register(part, Streamed(schema, functools.partial(self._rows, name, table.rows, schema)))
+            self._duck.register(source, Streamed(schema, functools.partial(self._rows, name, table.rows, schema)))
         else:
-            self._duck.register(part, schema.empty_table())
-        return Part(quoted(part), own, where)
+            self._duck.register(source, schema.empty_table())
+        return part(quoted(source), own)
 
     def _rows(
         self, name: TableName, rows: Callable[[], Iterator[pa.RecordBatch]], schema: pa.Schema
@@ -283,20 +292,19 @@ class SqlSession:
             self._failed = unreadable(name, error, self._catalog.properties)
             raise
 
-    def _log_part(self, info: LogInfo, stored: pa.Schema, shown: Mapping[str, str], table: Queryable | None) -> Part:
+    def _log_part(self, info: LogInfo, columns: pa.Schema, shown: Mapping[str, str], table: Queryable | None) -> Part:
         """The rows that the table does not have. An empty part still contributes its columns."""
         end = 0 if table is None else table.held.by_log.get(info.log_id, 0)
         if end and info.first_offset > end:
             raise RowsMissing(str(info.topic), str(table_of(info.topic)[0]), end, info.first_offset)
         name, partition = f"{info.topic} in its log", table_of(info.topic)[1]
         start = max(end, info.first_offset)
-        columns = table_columns(stored)
         own = {column: shown[column] for column in columns.names}
         schema = pa.schema([field.with_name(own[field.name]) for field in columns])
         batches: Iterator[pa.RecordBatch] = iter(())
         if start < info.durable_end:
             read = self._logs.read(info, OffsetRange(start, info.durable_end))
-            batches = (pa.RecordBatch.from_arrays(table_rows(rows, partition).columns, schema=schema) for rows in read)
+            batches = (relabelled(widened_rows(table_rows(rows, partition)), schema) for rows in read)
         rows = spool(self._space, schema, batches)
         self._row_bytes = max(self._row_bytes, rows.nbytes // max(1, rows.num_rows))
         self._duck.register(name, rows)
@@ -329,9 +337,24 @@ def _connect(space: TemporarySpace, *, confined: bool) -> duckdb.DuckDBPyConnect
     return duck
 
 
-def _adds(info: LogInfo, table: Queryable | None) -> bool:
+def _columns(info: LogInfo, table: Queryable | None) -> pa.Schema:
+    """A log's rows as they stand in the table, by the names that columns have there."""
+    stored = pa.ipc.read_schema(pa.py_buffer(info.stored_schema))
+    if table is None:
+        return table_columns(stored)
+    if info.log_id in table.held.by_log:
+        table.columns.check(stored.names)
+    return table.columns.in_table_names(table_columns(stored))
+
+
+def _adds(info: LogInfo, columns: pa.Schema, table: Queryable | None) -> bool:
     """Whether a log has rows or columns that the table lacks: DuckDB counts files alone by their footers."""
     if table is None or table.held.by_log.get(info.log_id, 0) < info.durable_end:
         return True
-    stored = pa.ipc.read_schema(pa.py_buffer(info.stored_schema))
-    return not set(stored.names) <= set(table.schema.names)
+    return not set(columns.names) <= set(table.schema.names)
+
+
+def _places(table: Queryable, columns: Mapping[str, str]) -> PlaceColumns:
+    """`columns` has what a source calls the table's columns."""
+    partition, offset = table.columns.in_table_names(pa.schema([PARTITION, OFFSET])).names
+    return PlaceColumns(columns[partition], columns[offset])

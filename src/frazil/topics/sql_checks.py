@@ -9,9 +9,8 @@ import duckdb
 
 from frazil.core.errors import TableDamaged
 from frazil.core.offsets import OffsetRange
-from frazil.core.rows import OFFSET
 from frazil.lake.tables import TableName, topic_of
-from frazil.topics.sql_relation import within
+from frazil.topics.sql_relation import PlaceColumns, quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +19,16 @@ class Doubt:
 
     table: TableName
     rows: str
+    columns: PlaceColumns
     partition: int
     offsets: Sequence[OffsetRange]
 
     def check(self, duck: duckdb.DuckDBPyConnection) -> None:
         """`TableDamaged`, in the words of a reader, if one is missing or there twice."""
         for offsets in self.offsets:
-            rows = f"(SELECT {OFFSET.name} FROM ({self.rows}) WHERE {within(self.partition, offsets)})"  # noqa: S608
-            found = _one(duck, f"SELECT count(*), count(DISTINCT {OFFSET.name}) FROM {rows}")  # noqa: S608
+            where = self.columns.within(self.partition, offsets)
+            rows = f"(SELECT {quoted(self.columns.offset)} AS place FROM ({self.rows}) WHERE {where})"  # noqa: S608
+            found = _one(duck, f"SELECT count(*), count(DISTINCT place) FROM {rows}")  # noqa: S608
             if found == (len(offsets), len(offsets)):
                 continue
             wrong = min(one for one in (_double(duck, rows), _missing(duck, rows, offsets)) if one is not None)
@@ -35,20 +36,18 @@ class Doubt:
 
 
 def _double(duck: duckdb.DuckDBPyConnection, rows: str) -> tuple[int, str] | None:
-    column = OFFSET.name
-    query = f"SELECT min({column}) FROM (SELECT {column} FROM {rows} GROUP BY {column} HAVING count(*) > 1)"  # noqa: S608
+    query = f"SELECT min(place) FROM (SELECT place FROM {rows} GROUP BY place HAVING count(*) > 1)"  # noqa: S608
     (offset,) = _one(duck, query)
     return None if offset is None else (offset, f"offset {offset} is there more than once")
 
 
 def _missing(duck: duckdb.DuckDBPyConnection, rows: str, offsets: OffsetRange) -> tuple[int, str] | None:
-    column = OFFSET.name
-    following = f"SELECT {offsets.start} AS {column} UNION ALL SELECT {column} + 1 FROM {rows}"  # noqa: S608
-    first = f"SELECT min({column}) FROM ({following}) WHERE {column} NOT IN {rows} AND {column} < {offsets.end}"  # noqa: S608
+    following = f"SELECT {offsets.start} AS place UNION ALL SELECT place + 1 FROM {rows}"  # noqa: S608
+    first = f"SELECT min(place) FROM ({following}) WHERE place NOT IN {rows} AND place < {offsets.end}"  # noqa: S608
     (low,) = _one(duck, first)
     if low is None:
         return None
-    (high,) = _one(duck, f"SELECT min({column}) FROM {rows} WHERE {column} > {low}")  # noqa: S608
+    (high,) = _one(duck, f"SELECT min(place) FROM {rows} WHERE place > {low}")  # noqa: S608
     return low, f"offsets {low} up to {offsets.end if high is None else high} are missing"
 
 

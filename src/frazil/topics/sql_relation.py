@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from frazil.core.offsets import OffsetRange
-from frazil.core.rows import OFFSET
-from frazil.lake.tables import PARTITION
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +58,21 @@ def parquet(paths: Iterable[str], columns: Iterable[tuple[int, str, str]]) -> st
     return f"read_parquet([{files}], hive_partitioning = false, schema = MAP {{{fields}}})"
 
 
-def only_in(ranges: Mapping[int, Sequence[OffsetRange]]) -> str:
-    """The rows that count, by partition and offset."""
-    found = [within(partition, one) for partition, held in sorted(ranges.items()) for one in held]
-    return " OR ".join(found) or "false"
+@dataclass(frozen=True, slots=True)
+class PlaceColumns:
+    """What a source calls the columns that say which row it is."""
 
+    partition: str
+    offset: str
 
-def within(partition: int, offsets: OffsetRange) -> str:
-    low, high = offsets.start, offsets.end
-    return f"({PARTITION.name} = {partition} AND {OFFSET.name} >= {low} AND {OFFSET.name} < {high})"
+    def only_in(self, ranges: Mapping[int, Sequence[OffsetRange]]) -> str:
+        """The rows that count, by partition and offset."""
+        found = [self.within(partition, one) for partition, held in sorted(ranges.items()) for one in held]
+        return " OR ".join(found) or "false"
+
+    def within(self, partition: int, offsets: OffsetRange) -> str:
+        low, high, offset = offsets.start, offsets.end, quoted(self.offset)
+        return f"({quoted(self.partition)} = {partition} AND {offset} >= {low} AND {offset} < {high})"
 
 
 def quoted(name: str) -> str:

@@ -14,6 +14,7 @@ from frazil.lake.catalog import catalog_properties, open_catalog
 from frazil.lake.commit import Moved
 from frazil.lake.store import TableStore
 from frazil.lake.tables import TableName
+from frazil.lake.token import logs
 
 NAME = TableName("default", "orders")
 
@@ -76,3 +77,9 @@ def test_a_table_with_rows_of_another_log_is_refused(tables: TableStore) -> None
     tables.forget(NAME)
     tables.ensure(NAME, ENVELOPE)
     assert tables.token(NAME, "another", 1).end == 5  # type: ignore[union-attr]
+
+
+def test_a_log_that_the_table_has_nothing_of_yet_is_accepted_as_its_own_partition(tables: TableStore) -> None:
+    move(tables, 0, 10)
+    assert accept(tables._catalog, NAME, "other", 70, "word", partition=1) == 70
+    assert logs(tables._catalog.load_table(NAME.identifier)) == {"log": 0, "other": 1}

@@ -12,7 +12,9 @@ import frazil
 from frazil.core.settings import Settings, make_settings
 from frazil.lake.history import TableHistories
 from frazil.lake.remembered import COLUMNS
+from frazil.topics.logs import FileView
 from frazil.topics.proofs import prove
+from frazil.topics.sql import SqlSession
 from parts.in_process import MoverHere
 
 TOPIC = "/shop/orders"
@@ -45,6 +47,11 @@ def read_back(settings: Settings, storage: frazil.Storage) -> list[dict[str, Any
     found = pa.Table.from_batches(history.read(0, topic.stats().end, topic.log.schema))
     rows: list[dict[str, Any]] = found.select(topic.schema.names).to_pylist()
     return rows
+
+
+def asked(settings: Settings, query: str) -> list[dict[str, Any]]:
+    with SqlSession(settings, FileView(settings)) as session:
+        return [each for batch in session.run(query).batches for each in batch.to_pylist()]
 
 
 RENAMES = {
@@ -188,3 +195,45 @@ def test_what_is_remembered_and_cannot_be_read_is_named(settings: Settings) -> N
         storage.topic(TOPIC).publish("two")
         here.mover.forget()
         assert COLUMNS in str(here.errors()[TOPIC])
+
+
+def test_sql_has_a_renamed_column_by_its_name_in_the_table_for_rows_of_table_and_log(settings: Settings) -> None:
+    with frazil.open(settings) as storage:
+        storage.create_topic(TOPIC, schema=SCHEMA)
+        here = MoverHere(settings, storage)
+        publish(storage, 1)
+        here.tick()
+        for old, new in (("item", "product"), ("place.city", "town"), ("_offset", "position")):
+            with here.table(TOPIC).update_schema() as update:
+                update.rename_column(old, new)
+        publish(storage, 2)
+        found = asked(settings, "select * from shop.orders order by position")
+    assert [(each["position"], each["product"]) for each in found] == [(0, "item 1"), (1, "item 2")]
+    assert [each["place"] for each in found] == [{"town": f"city {number}", "zip": number} for number in (1, 2)]
+    assert "item" not in found[0]
+
+
+def test_sql_refuses_a_dropped_column_of_the_topic_as_a_reader_does(settings: Settings) -> None:
+    with frazil.open(settings) as storage:
+        storage.create_topic(TOPIC, schema=SCHEMA)
+        here = MoverHere(settings, storage)
+        publish(storage, 1)
+        here.tick()
+        with here.table(TOPIC).update_schema() as update:
+            update.delete_column("item")
+        with pytest.raises(frazil.TableRefused, match="column item was dropped"):
+            asked(settings, "select count(*) from shop.orders")
+
+
+def test_sql_of_a_topic_that_was_made_again_has_its_columns_alone(settings: Settings) -> None:
+    other = pa.schema([("item", pa.int64())])
+    with frazil.open(settings) as storage:
+        storage.create_topic(TOPIC, schema=SCHEMA)
+        publish(storage, 1)
+        MoverHere(settings, storage).tick()
+        storage.delete_topic(TOPIC)
+        storage.create_topic(TOPIC, schema=other)
+        storage.topic(TOPIC).publish_many(pa.record_batch([[7]], schema=other))
+        (found,) = asked(settings, "select * from shop.orders")
+    assert [name for name in found if not name.startswith("_")] == ["item"]
+    assert found["item"] == 7

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from frazil.core.errors import InvalidInput
 from frazil.core.rows import ENVELOPE, message_batch, stored_schema, with_offsets
@@ -88,3 +90,15 @@ def test_own_columns_that_are_one_name_to_spark_are_refused_by_name() -> None:
     stored = stored_schema(pa.schema([("user", pa.string()), ("User", pa.string())]))
     with pytest.raises(InvalidInput, match="/a/b has columns 'user' and 'User', which are one name to Spark"):
         check_spark_can_tell_apart("/a/b", stored)
+
+
+def test_numbers_that_spark_does_not_know_come_in_a_wider_type() -> None:
+    own = pa.schema([("small", pa.uint8()), ("large", pa.list_(pa.uint64())), ("half", pa.float16())])
+    stored = stored_schema(own)
+    columns = source_columns(stored)
+    assert [field.type for field in columns][:3] == [pa.int32(), pa.list_(pa.int64()), pa.float32()]
+    from_arrow_schema(columns)
+    row = {"_append_time": 5, "small": 255, "large": [2**63 - 1], "half": np.float16(1.5)}
+    rows = with_offsets(pa.RecordBatch.from_pylist([row], stored), 9)
+    (made,) = projection(columns, stored, "/a/b").rows(rows, "/a/b", 0).to_pylist()
+    assert (made["small"], made["large"], made["half"]) == (255, [2**63 - 1], 1.5)

@@ -170,3 +170,16 @@ def test_a_row_from_before_such_values_were_refused_is_named_by_its_offset(
             topic.publish_many(pa.record_batch([[1, 2**63]], schema=schema))
         errors = MoverHere(settings, storage).errors()
     assert "column 'it' of /types/one at offset 1" in str(errors[TOPIC])
+
+
+@pytest.mark.parametrize("way", ["truncate[2](it)", "bucket[4](it)", "it"])
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int16(), pa.uint8()])
+def test_a_table_may_be_partitioned_by_short_numbers(tmp_path: Path, kind: pa.DataType, way: str) -> None:
+    settings = make_settings({"data": tmp_path / "data", "topics": {TOPIC: {"partitioning": [way]}}})
+    schema = pa.schema([("it", kind)])
+    with frazil.open(settings) as storage:
+        storage.create_topic(TOPIC, schema=schema)
+        storage.topic(TOPIC).publish_many(pa.record_batch([pa.array([1, 5, None], kind)], schema=schema))
+        here = MoverHere(settings, storage)
+        assert here.errors() == {TOPIC: None}
+        assert here.rows(TOPIC, "it") == [{"it": 1}, {"it": 5}, {"it": None}]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 import pytest
@@ -262,3 +263,14 @@ def test_one_partition_by_its_name(ask: Ask, storage: frazil.Storage, mover: Han
     assert ask("""select count(*), min(_topic_partition) from shop."many-part-1" """) == [(21, 1)]
     with pytest.raises(frazil.InvalidInput, match=r"no topic or table shop\.many-part-2"):
         ask("""select 1 from shop."many-part-2" """)
+
+
+def test_halves_of_floats_can_be_asked_for_in_log_and_table(
+    ask: Ask, storage: frazil.Storage, mover: HandMover
+) -> None:
+    own = pa.schema([("half", pa.float16())])
+    topic = storage.topic("/shop/halves", schema=own)
+    for value in (1.5, 2.5):
+        topic.publish_many(pa.record_batch([pa.array([np.float16(value)], pa.float16())], schema=own))
+        assert ask("select sum(half) from shop.halves") == [(1.5 if value == 1.5 else 4.0,)]
+        mover.move(topic)
