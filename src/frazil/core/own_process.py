@@ -12,6 +12,19 @@ FORKED_FROM_GRPC = (
 )
 
 
+class _Present:
+    """The process that runs this. To ask the system for it took as long as all other checks of a message together."""
+
+    pid = os.getpid()
+
+    @classmethod
+    def forked(cls) -> None:
+        cls.pid = os.getpid()
+
+
+os.register_at_fork(after_in_child=_Present.forked)
+
+
 class OwnProcess:
     """That of whoever makes it."""
 
@@ -20,15 +33,15 @@ class OwnProcess:
     def __init__(self, what: str, advice: str) -> None:
         self._what = what
         self._advice = advice
-        self._pid = os.getpid()
+        self._pid = _Present.pid
 
     @property
     def is_here(self) -> bool:
-        return os.getpid() == self._pid
+        return _Present.pid == self._pid
 
     def check(self) -> None:
-        if os.getpid() != self._pid:
-            raise UsedAfterFork(self._what, self._pid, os.getpid(), self._advice)
+        if _Present.pid != self._pid:
+            raise UsedAfterFork(self._what, self._pid, _Present.pid, self._advice)
 
 
 class _Grpc:

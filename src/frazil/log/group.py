@@ -135,12 +135,13 @@ def resolve_futures(part: Part) -> None:
     Runs for every message, so the common case does nothing but set the result.
     """
     futures: list[asyncio.Future[int]] = part.tokens
+    error = part.error
     for offset, future in enumerate(futures, part.first_offset):
         try:
-            if part.error is None:
+            if error is None:
                 future.set_result(offset)
             else:
-                future.set_exception(part.error)
+                future.set_exception(error)
         except asyncio.InvalidStateError:
             continue  # its caller was cancelled meanwhile
 
@@ -161,8 +162,7 @@ class GroupQueue:
         """The part that the next single message joins."""
         if self._parts:
             last = self._parts[-1]
-            is_open = type(last) is Part and last.batch is None and last.size_bytes < GROUP_BYTES_MAX
-            if is_open and last.notify is notify:
+            if last.notify is notify and last.batch is None and last.size_bytes < GROUP_BYTES_MAX and type(last) is Part:
                 return last
         part = Part(notify)
         self._parts.append(part)

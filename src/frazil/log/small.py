@@ -20,7 +20,7 @@ from frazil.core.rows import Origin, message_batch
 from frazil.log.format import pack_rows
 from frazil.log.group import MessageRow, Part
 
-SMALL_ROWS_MAX = 32
+SMALL_ROWS_MAX = 128
 """Beyond this Arrow is as quick."""
 SMALL_BYTES_MAX = 256 * 1024
 """Beyond this the sync takes so long that building a batch does not show."""
@@ -170,17 +170,19 @@ def _columns(rows: Sequence[MessageRow], append_time_us: int) -> tuple[tuple[int
     """Rows and nulls of each column, and the buffers of all, in the order of the schema."""
     count = len(rows)
     payloads, keys, attributes, origins = zip(*rows, strict=True)
-    names, times, ids, versions = zip(*(origin or _NOWHERE for origin in origins), strict=True)
-    append_times = _NUMBER.pack(append_time_us) * count
-    publish_times = append_times
-    if times.count(None) != count:
+    append_times = publish_times = _NUMBER.pack(append_time_us) * count
+    names: Sequence[bytes | None]
+    names = ids = versions = (None,) * count
+    if origins.count(None) != count:
+        texts, times, ids, versions = zip(*(origin or _NOWHERE for origin in origins), strict=True)
+        names = [None if name is None else name.encode() for name in texts]
         publish_times = array("q", [append_time_us if time is None else time for time in times]).tobytes()
-    no_producers, producers = _texts([None if name is None else name.encode() for name in names])
+    no_producers, producers = _texts(names)
     no_keys, key_buffers = _texts(keys)
     pairs, no_attributes, pair_buffers = _maps(attributes)
     no_ids, id_buffers = _numbers("q", ids)
     no_versions, version_buffers = _numbers("i", versions)
-    _, payload_buffers = _texts(payloads)
+    payload_buffers = (_NOTHING, _ends(map(len, payloads)), b"".join(payloads))
     counts = (
         *(count, 0, count, 0, count, no_producers, count, no_keys),
         *(count, no_attributes, pairs, 0, pairs, 0, pairs, 0),

@@ -63,6 +63,7 @@ class TopicLog(ExpiringLog):
         self._turn, self._io = threading.Lock(), threading.Lock()
         self._guard = threading.Lock()
         self._queue = GroupQueue()
+        self._queue_bytes_max = context.settings.queue_bytes_max
         self._sequencer = Sequencer(str(name), recovered.producers)
         self._committing = self._flush_due = self._mark_next = False
         self.failed: FrazilError | None = None
@@ -114,7 +115,7 @@ class TopicLog(ExpiringLog):
 
     def append_message(self, message: MessageRow, size: int) -> int:
         """Append one checked message and wait for its offset."""
-        part, index = self._queue_message(message, size, None, None)
+        part, index = self.begin_message(message, size, None, None)
         part.wait()
         return part.offset_at(index)
 
@@ -125,27 +126,29 @@ class TopicLog(ExpiringLog):
         part.wait()
         return part.offset_at(0)
 
-    def begin_message(self, message: MessageRow, size: int, notify: Notify, token: object) -> None:
-        """The same without waiting: `notify` is called with the settled part, whose tokens are in order of its rows."""
-        self._queue_message(message, size, notify, token)
-
     def begin_batch(self, rows: Rows, size: int, notify: Notify, token: object, sent: Sent | None = None) -> None:
         part = Part(notify, rows, size) if sent is None else SentPart(notify, rows, size, sent)
         part.tokens.append(token)
         self._queue_batch(part)
 
-    def _queue_message(self, message: MessageRow, size: int, notify: Notify | None, token: object) -> tuple[Part, int]:
+    def begin_message(self, message: MessageRow, size: int, notify: Notify | None, token: object) -> tuple[Part, int]:
+        """Queue one message: the part that it joins, and its place there.
+
+        `notify` is called with the settled part, whose tokens are in order of its rows.
+        """
         part, queued = None, False
         try:
             with self._guard:
                 self._admit(size)
-                part = self._queue.open_part(notify)
-                index = len(part.messages)
-                part.messages.append(message)
+                queue = self._queue
+                part = queue.open_part(notify)
+                messages = part.messages
+                index = len(messages)
+                messages.append(message)
                 if notify is not None:
                     part.tokens.append(token)
                 part.size_bytes += size
-                self._queue.size_bytes += size
+                queue.size_bytes += size
                 idle, self._committing, queued = not self._committing, True, True
             if idle:
                 self.commit_in_pool()
@@ -185,10 +188,9 @@ class TopicLog(ExpiringLog):
             raise self.failed
         if self.closed:
             raise Closed(f"the log of {self.name}")
-        limit = self.context.settings.queue_bytes_max
-        if self._queue.size_bytes + size > limit:
+        if self._queue.size_bytes + size > self._queue_bytes_max:
             self.context.metrics.refuse()
-            raise Overloaded("append", limit, _RETRY_AFTER_MS)
+            raise Overloaded("append", self._queue_bytes_max, _RETRY_AFTER_MS)
 
     def _after_interrupt(self, error: BaseException, part: Part | None, *, queued: bool) -> None:
         """Ctrl-C came while a caller queued rows: make the queue whole again, and see to it that it is committed."""
