@@ -327,7 +327,7 @@ class TopicRecorder:
 
 def read_topic_record(disk: Disk, folder: Path, name: TopicName) -> TopicRecord:
     """What a topic is, or `CorruptLog`."""
-    path = topic_folder(folder, name) / TOPIC_FILE
+    path = topic_folder(folder, name, TOPIC_FILE)
     content = read_record(disk, path)
     if content is None:
         raise CorruptLog(str(path), 0, "the topic's record is missing, but there are segments")

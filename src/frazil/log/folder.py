@@ -20,8 +20,9 @@ ENDS_FILE = "~ends"
 SUFFIX = ".wal"
 
 
-def topic_folder(folder: Path, name: TopicName) -> Path:
-    return folder / name.namespace / name.topic
+def topic_folder(folder: Path, name: TopicName, *file: str) -> Path:
+    """The folder of a topic, or a file in it."""
+    return folder.joinpath(name.namespace, name.topic, *file)
 
 
 def topic_names(disk: Disk, folder: Path) -> list[TopicName]:

@@ -154,7 +154,9 @@ def unpack_head(path: str, frame: Frame) -> SegmentHead:
 
 
 def producers_text(frame: Frame) -> bytes:
-    """The table of producers in a schema frame that was found good; nothing if it has none."""
+    """The table of producers in a schema frame that was found good; nothing as a rule, and that is quick to see."""
+    if _KEY_PRODUCERS not in bytes(frame.payload):
+        return b""
     schema = pa.ipc.read_schema(pa.py_buffer(frame.payload))
     return bytes((schema.metadata or {}).get(_KEY_PRODUCERS, b""))
 

@@ -162,7 +162,8 @@ class GroupQueue:
         """The part that the next single message joins."""
         if self._parts:
             last = self._parts[-1]
-            if last.notify is notify and last.batch is None and last.size_bytes < GROUP_BYTES_MAX and type(last) is Part:
+            is_open = last.batch is None and last.size_bytes < GROUP_BYTES_MAX and type(last) is Part
+            if is_open and last.notify is notify:
                 return last
         part = Part(notify)
         self._parts.append(part)

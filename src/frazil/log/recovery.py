@@ -39,7 +39,7 @@ from frazil.log.format import (
 from frazil.log.producers import BadProducers, Producers, sent_from_text
 from frazil.log.records import needs_room, open_to_read, write_new
 from frazil.log.segment import Segment
-from frazil.log.segment_reader import FrameStream, append_times_us
+from frazil.log.segment_reader import FrameStream, TimesUs, append_times_us
 
 TORN_SUFFIX = ".torn"
 
@@ -214,8 +214,9 @@ def scan_segment(file: File, segment: Segment, log_id: str) -> tuple[Scan, memor
             unsure_position = position
         if not frame.is_mark:
             rows = unpack_batch(path, frame, head.schema)
-            last_time_us = _times_in_order(path, frame, rows, last_time_us)
-            segment.first_time_us = segment.first_time_us or int(append_times_us(rows)[0])
+            times_us = append_times_us(rows)
+            last_time_us = _times_in_order(path, frame, times_us, last_time_us)
+            segment.first_time_us = segment.first_time_us or int(times_us[0])
             _replay(path, frame, rows, producers)
             segment.note(frame.offset, position)
             end = frame.offset + rows.num_rows
@@ -261,11 +262,10 @@ def any_bytes(data: memoryview) -> bool:
     return bytes(data).count(0) != len(data)
 
 
-def _times_in_order(path: str, frame: Frame, rows: pa.RecordBatch, before_us: int) -> int:
-    times = append_times_us(rows)
-    if int(times[0]) < before_us or (times[1:] < times[:-1]).any():
+def _times_in_order(path: str, frame: Frame, times_us: TimesUs, before_us: int) -> int:
+    if int(times_us[0]) < before_us or (times_us[1:] < times_us[:-1]).any():
         raise CorruptLog(path, frame.position, "the append times step back")
-    return int(times[-1])
+    return int(times_us[-1])
 
 
 def refuse_if_acknowledged(segment: Segment, scan: Scan, rest: memoryview) -> None:

@@ -6,7 +6,7 @@ A reader takes no lock. It is safe up to the durable end, which its caller knows
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,8 @@ CHUNK_HOP_BYTES = 4 * KIB
 CHUNK_FIRST_BYTES = 64 * KIB
 CHUNK_MAX_BYTES = 4 * MIB
 _NOTHING = bytes(HEADER_BYTES)
+
+TimesUs: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
 
 
 class StoredBatch(NamedTuple):
@@ -90,7 +92,10 @@ class FrameStream:
 
     def rest(self) -> memoryview:
         """Everything from here to the end of the file."""
-        return memoryview(self._file.read(max(0, self._file.size() - self.position), self.position))
+        size, at = self._file.size(), self.position - self._chunk_position
+        if self._chunk_position + len(self._chunk) == size:
+            return self._chunk[at:]  # read ahead already
+        return memoryview(self._file.read(max(0, size - self.position), self.position))
 
     def _have(self, count: int) -> None:
         """Make `count` bytes from the position on available, or as many as there are."""
@@ -213,7 +218,7 @@ def first_time_us(disk: Disk, segment: Segment) -> int | None:
     return segment.first_time_us
 
 
-def append_times_us(rows: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def append_times_us(rows: pa.RecordBatch) -> TimesUs:
     column = rows.column("_append_time")
     values = np.frombuffer(column.buffers()[1], dtype=np.int64)
     return values[column.offset : column.offset + len(column)]

@@ -29,7 +29,7 @@ from frazil.core.names import TopicName
 from frazil.core.own_process import OwnProcess
 from frazil.core.partitions import check_form, partition_names, partitions_of, partitions_to_make, topic_not_found
 from frazil.core.rows import check_change, check_own_schema
-from frazil.core.settings import RetentionSettings, Settings
+from frazil.core.settings import MIB, RetentionSettings, Settings
 from frazil.log.budget import DiskBudget
 from frazil.log.cache import ReplayCache
 from frazil.log.catalog import TopicCatalog, TopicRecord, TopicRecorder
@@ -41,14 +41,18 @@ from frazil.log.keeper import Keeper
 from frazil.log.metrics import LogMetrics
 from frazil.log.ownership import release_ownership, take_ownership
 from frazil.log.pool import CommitPool
+from frazil.log.reading_disk import NotAtOnce, ReadingDisk
 from frazil.log.records import needs_room
 from frazil.log.recovery import recover
 from frazil.log.topic import Topic
 from frazil.log.topic_log import TopicLog
-from frazil.log.uninterrupted import uninterrupted
+from frazil.log.uninterrupted import in_main_thread, is_call_unfinished, uninterrupted
 
 MAINTAIN_INTERVAL_MS = 5_000
 MAINTAIN_WAIT_SECONDS_MAX = 60.0
+
+_AT_ONCE_BYTES_MAX = 1 * MIB
+"""A larger last segment takes longer to read than a hand-over between threads, and is read once."""
 
 _FORKED = "one process owns a folder; use frazil.connect in the others, started with multiprocessing's spawn"
 
@@ -100,6 +104,8 @@ class Storage:
         )
         self._guard = threading.RLock()
         self._topics: dict[TopicName, Topic] = {}
+        self._changes = 0
+        """Goes up with everything that may change the files of a topic that is not open."""
         self._closed = False
         self._retention = GuardedRetention(clock)
         self._context.keeper.call_in(MAINTAIN_INTERVAL_MS, self._maintain_again)
@@ -110,9 +116,7 @@ class Storage:
         """The topic of that name, made if it is not there. With `schema` it is a typed topic of these columns."""
         parsed = TopicName.parse(name)
         self._context.process.check()
-        with self._guard:
-            self._check_open()
-            topic = self._topics.get(parsed)
+        topic = self._found(parsed)
         if topic is None:
             topic = uninterrupted(lambda: self._opened(parsed, schema, create=create))
         if schema is not None and (topic.schema is None or not topic.schema.equals(schema)):
@@ -146,8 +150,30 @@ class Storage:
                     name=str(parsed),
                     field="topic",
                 )
+            self._changes += 1
             self._catalog.create(TopicRecord.new(parsed, self._context.clock.now_us(), schema, retention))
             return self._open_topic(parsed)
+
+    def _found(self, name: TopicName) -> Topic | None:
+        """A topic that is open, or that the main thread can open without a change to any file; else None.
+
+        To hand such an opening over to another thread took half as long as the opening itself.
+        """
+        if is_call_unfinished():
+            return None
+        with self._guard:
+            self._check_open()
+            found, changes = self._topics.get(name), self._changes
+            if found is not None or name not in self._catalog or not in_main_thread():
+                return found
+        try:  # without the guard: a handler of a signal may close the storage, which is done by another thread
+            made = self._made_topic(name, ReadingDisk(self._context.disk, _AT_ONCE_BYTES_MAX))
+        except (NotAtOnce, FrazilError, OSError):
+            return None  # what is wrong is met again, and told, where it can be mended
+        with self._guard:
+            if self._closed or self._changes != changes:
+                return None
+            return self._added(made)
 
     def _opened(self, parsed: TopicName, schema: pa.Schema | None, *, create: bool) -> Topic:
         with self._guard:
@@ -243,6 +269,7 @@ class Storage:
                 for partition in reversed(partitions_of(parsed, self._catalog.names())):
                     self.delete_topic(str(partition))
                 return
+            self._changes += 1
             topic = self._topics.pop(parsed, None)
             if topic is not None:
                 with contextlib.suppress(LogFailed, TryLater):  # rows that are not durable go with the others
@@ -366,11 +393,20 @@ class Storage:
         self.close()
 
     def _open_topic(self, name: TopicName) -> Topic:
+        self._changes += 1
+        return self._added(self._made_topic(name, self._context.disk))
+
+    def _added(self, topic: Topic) -> Topic:
+        self._changes += 1
+        self._topics[topic.log.name] = topic
+        return topic
+
+    def _made_topic(self, name: TopicName, disk: Disk) -> Topic:
         record = self._catalog.read(name)
         folder = self._catalog.folder(name)
         before = self._catalog.end_of(record.log_id)
         with needs_room(folder):
-            recovered = recover(self._context.disk, folder, record.log_id, record.first_offset, before)
+            recovered = recover(disk, folder, record.log_id, record.first_offset, before)
         self._context.budget.give_back(recovered.removed_bytes)
         if recovered.torn is not None:
             _log.warning(
@@ -386,8 +422,7 @@ class Storage:
         )
         log.former = record.former
         log.history = self._history_of(log)
-        topic = self._topics[name] = Topic(log)
-        return topic
+        return Topic(log)
 
     def _not_there(self, name: TopicName) -> TopicNotFound:
         return topic_not_found(name, self._catalog.names() if self._catalog.has_partitions(name) else ())

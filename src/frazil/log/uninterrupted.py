@@ -35,6 +35,7 @@ class _Calls:
         self._guard = threading.Lock()
         self._waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._has_worker = False
+        self.last_done = threading.Lock()  # locked until the last call is done
 
     def start(self, call: Callable[[], None]) -> None:
         """An interrupt may end this between any two steps: then the call is done as a whole, or never begun.
@@ -98,7 +99,7 @@ os.register_at_fork(after_in_child=_calls.begin_anew)
 
 def uninterrupted(function: Callable[[], Made]) -> Made:
     """What `function` returns or raises. In the main thread it runs in a thread of its own."""
-    if threading.current_thread() is not threading.main_thread():
+    if not in_main_thread():
         return function()
     returned: list[Made] = []
     raised: list[BaseException] = []
@@ -114,11 +115,23 @@ def uninterrupted(function: Callable[[], Made]) -> Made:
             done.release()
 
     context = contextvars.copy_context()
+    _calls.last_done = done
     _calls.start(lambda: context.run(run))
     done.acquire()
+    done.release()
     if raised:
         raise raised[0]
     return returned[0]
+
+
+def in_main_thread() -> bool:
+    """Whether whoever asks may be interrupted between any two steps."""
+    return threading.current_thread() is threading.main_thread()
+
+
+def is_call_unfinished() -> bool:
+    """Whether a call of this thread was interrupted and is still to end, before anything that the thread does next."""
+    return in_main_thread() and _calls.last_done.locked()
 
 
 def start_thread(thread: threading.Thread) -> None:
