@@ -38,6 +38,10 @@ class ExpiringLog(ABC):
     _last_time_us: int
     _writer: SegmentWriter | None
 
+    @property
+    @abstractmethod
+    def written_end(self) -> int: ...
+
     @abstractmethod
     def _must_rotate(self, writer: SegmentWriter, payload_bytes: int, now_us: int) -> bool: ...
 
@@ -79,11 +83,12 @@ class ExpiringLog(ABC):
             return self.removal.finish()
 
     def _expired(self, floor: int) -> list[Segment]:
+        """The last segment ends where it was written to: what is not durable yet would go with it."""
         if self.failed is not None or self.closed:
             return []
         if self.retention.age_ms is not None:
             learn_times(self.context.disk, self.segments, self._last_time_us)
-        return removable(self.segments, self.durable_end, self.retention, self.context.clock.now_us(), floor)
+        return removable(self.segments, self.written_end, self.retention, self.context.clock.now_us(), floor)
 
     def _rolled_empty(self) -> bool:
         """The last segment holds the place of the next offset; before it goes, an empty one takes over."""

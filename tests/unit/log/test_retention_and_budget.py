@@ -9,7 +9,7 @@ import pytest
 
 import frazil
 from frazil.core.errors import OffsetOutOfRange
-from frazil.core.settings import KIB, MIB, RetentionSettings
+from frazil.core.settings import KIB, MIB, RetentionSettings, SyncMode
 from frazil.log.retention import removable
 from frazil.log.segment import Segment
 from frazil.log.storage import open_storage
@@ -102,6 +102,31 @@ def test_nothing_goes_that_the_colder_tier_does_not_hold(tmp_path: Path) -> None
         storage.guards = [floor]
         storage.maintain()
         assert 20 < topic.stats().first_offset <= 40
+
+
+@pytest.mark.parametrize("mode", list(SyncMode))
+def test_by_age_the_last_segment_stays_while_it_has_rows_that_the_colder_tier_lacks(
+    tmp_path: Path, mode: SyncMode
+) -> None:
+    """Rows that no sync has met yet are in it too: they are behind the durable end that the mover was told of."""
+    clock = FakeClock()
+    wal = frazil.WalSettings(sync_mode=mode, fsync_interval_ms=3_600_000, retention=RetentionSettings(age_ms=1000))
+    settings = frazil.Settings(data=tmp_path, wal=wal)
+    with open_storage(settings, clock=clock) as storage:
+        topic = storage.topic("/default/a")
+        topic.publish(b"moved")
+        floor = Floor()
+        floor.ends[topic.log.log_id] = topic.sync()
+        topic.publish(b"not moved")
+        storage.guards = [floor]
+        clock.advance(2_000_000)
+        storage.maintain()
+        floor.ends[topic.log.log_id] = topic.sync()
+        assert [message.payload for message in topic.read()] == [b"moved", b"not moved"]
+        storage.maintain()
+        assert topic.stats().first_offset == topic.stats().end == 2
+    with open_storage(settings, clock=clock) as storage:
+        assert storage.topic("/default/a").publish(b"next") == 2
 
 
 def test_a_segment_is_closed_at_its_age(tmp_path: Path) -> None:
