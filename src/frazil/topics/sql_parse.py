@@ -26,6 +26,14 @@ _QUERY_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_
 CONFINED_FUNCTIONS = {"generate_series", "json_each", "json_tree", "range", "repeat", "repeat_row", "unnest"}
 """Table functions that a confined query may call: those that make rows from their arguments alone."""
 
+_FUNCTIONS_OF_THE_HOST = {"current_setting", "getenv", "getvariable"}
+"""Functions without a table that tell of more than their arguments: folders of the host are among the settings."""
+
+_OWN_VIEWS = (
+    "SELECT lower(view_name) FROM duckdb_views() WHERE internal AND schema_name IN ('main', 'pg_catalog')"
+)
+"""Those that need no schema. A WITH that has the name of one hides it in its own scope alone."""
+
 _EXPLAIN = re.compile(r"\s*explain\s+(?:analyze\s+)?", re.IGNORECASE)
 
 
@@ -74,9 +82,13 @@ def parse(parser: duckdb.DuckDBPyConnection, query: str, *, confined: bool) -> P
             named.add(tuple(part for part in path if part))
         elif kind == "TABLE_FUNCTION" and confined:
             _check_function(node)
+        elif kind == "FUNCTION" and confined:
+            _check_scalar(node)
         defined.update(str(one["key"]).lower() for one in _defined_by(node))
     tables = {_table(path) for path in named}
     perhaps = {table for path, table in ((path, _table(path)) for path in named) if _is_defined(path, defined)}
+    if confined:
+        _check_names(parser, perhaps)
     return Parsed(frozenset(tables - perhaps), frozenset(perhaps))
 
 
@@ -128,6 +140,19 @@ def _check_function(node: dict[str, Any]) -> None:
     if name not in CONFINED_FUNCTIONS:
         allowed = ", ".join(sorted(CONFINED_FUNCTIONS))
         raise InvalidInput(f"sql: the table function {name} is not allowed through a server; allowed are {allowed}")
+
+
+def _check_scalar(node: dict[str, Any]) -> None:
+    name = str(node.get("function_name", "")).lower()
+    if name in _FUNCTIONS_OF_THE_HOST:
+        raise InvalidInput(f"sql: the function {name} is not allowed through a server")
+
+
+def _check_names(parser: duckdb.DuckDBPyConnection, perhaps: set[TableName]) -> None:
+    own = {row[0] for row in parser.execute(_OWN_VIEWS).fetchall()} if perhaps else set()
+    for table in sorted(perhaps):
+        if table.table.lower() in own:
+            raise InvalidInput(f"sql: {table.table} is a view of DuckDB's own; give what WITH defines another name")
 
 
 def _table(path: tuple[str, ...]) -> TableName:

@@ -115,6 +115,34 @@ def _filled(query: str, host: Path, settings: Settings) -> str:
     return query
 
 
+SETTINGS = [
+    "select current_setting('{name}')",
+    "select pg_catalog.current_setting('{name}')",
+    "select '{name}'.current_setting()",
+    "select list_transform(['{name}'], lambda one: current_setting(one))",
+    "select _offset from shop.orders where current_setting('{name}') = ''",
+    "select * from duckdb_settings() where name = '{name}'",
+    "select * from pg_settings where name = '{name}'",
+    "select * from pg_catalog.pg_settings where name = '{name}'",
+    "select * from (summarize pg_settings)",
+    "select * from (with pg_settings as (select 1) select 1) t, pg_settings where name = '{name}'",
+    'select * from (with "PG_SETTINGS" as (select 1) select 1) t, Pg_Settings where name = \'{name}\'',
+    "select (with pg_settings as (select 1) select 1), setting from pg_settings where name = '{name}'",
+    "explain analyze select * from (with pg_settings as (select 1) select 1) t, pg_settings where name = '{name}'",
+]
+
+
+@pytest.mark.parametrize("query", SETTINGS)
+def test_no_setting_of_the_host_is_told(ask: Ask, query: str) -> None:
+    """Among DuckDB's settings are folders of the host and of its user."""
+    for name in ("secret_directory", "temp_directory", "allowed_paths"):
+        assert ask(query.replace("{name}", name)).startswith("invalid_input: sql: "), query
+
+
+def test_what_a_with_defines_may_have_the_name_of_a_view_with_a_schema(ask: Ask) -> None:
+    assert ask("with tables as (select 7 as a), columns as (select a from tables) select a from columns") == "[{'a': 7}]"
+
+
 @pytest.fixture
 def without_the_first_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """DuckDB's own locks must hold by themselves."""
