@@ -452,13 +452,16 @@ class LogFailed(FrazilError):
         )
 
 
+SEE_CHECK = "; see `frazil log check`"
+
+
 class CorruptLog(FrazilError):
     """Bytes that must be right are not; nothing is cut or skipped without `frazil log repair`."""
 
     code = "corrupt_log"
 
     def __init__(self, path: str, position: int, reason: str) -> None:
-        what = f"{path} is corrupt at byte {position}: {reason}; see `frazil log check`"
+        what = f"{path} is corrupt at byte {position}: {reason}{SEE_CHECK}"
         super().__init__(what, path=path, position=position, reason=reason)
 
 

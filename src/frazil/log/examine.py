@@ -135,7 +135,7 @@ def _scanned(file: File, segment: Segment, log_id: str, *, is_last: bool, owned:
     flaw = Flaw(str(segment.path), scan.end_position, scan.bad)
     if not is_last:
         return replace(found, flaw=flaw)
-    if owned and _is_good_now(file, scan.end_position):
+    if owned and is_good_now(file, scan.end_position):
         return replace(found, in_flight=True)
     try:
         refuse_if_acknowledged(segment, scan, rest)
@@ -153,7 +153,7 @@ def _from_scan(segment: Segment, counted: _Counted, scan: Scan) -> Examined:
     return Examined(segment, scan.head, counted.frames, scan.end, scan.end_position, scan.last_time_us)
 
 
-def _is_good_now(file: File, position: int) -> bool:
+def is_good_now(file: File, position: int) -> bool:
     """What stands behind a bad frame was read later than the frame: if that is good by now, its owner was faster."""
     try:
         return FrameStream(file, position).next() is not None

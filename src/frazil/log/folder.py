@@ -33,24 +33,32 @@ def topic_names(disk: Disk, folder: Path) -> list[TopicName]:
         return []
 
 
+def names_in(disk: Disk, folder: Path, namespace: str) -> list[TopicName]:
+    """Those of one namespace."""
+    return [name for name, _ in _walk_namespace(disk, folder, namespace)]
+
+
 def walk_topics(disk: Disk, folder: Path) -> Iterator[tuple[TopicName, int]]:
     """Every topic in a log folder and the bytes of its segments; only looks, so anyone may call it."""
     for namespace in disk.list(folder):
-        if not namespace.is_folder or namespace.name.startswith("~"):
-            continue
-        for topic in _entries(disk, folder / namespace.name):
-            if topic.is_folder:
-                try:
-                    name = TopicName.parse(f"/{namespace.name}/{topic.name}")
-                except InvalidName:
-                    continue  # not ours: no topic can have this name
-                files = _entries(disk, topic_folder(folder, name))
-                if any(entry.name == TOPIC_FILE or entry.name.endswith(SUFFIX) for entry in files):
-                    yield name, sum(entry.size_bytes for entry in files if entry.name.endswith(SUFFIX))
+        if namespace.is_folder and not namespace.name.startswith("~"):
+            yield from _walk_namespace(disk, folder, namespace.name)
+
+
+def _walk_namespace(disk: Disk, folder: Path, namespace: str) -> Iterator[tuple[TopicName, int]]:
+    for topic in _entries(disk, folder / namespace):
+        if topic.is_folder:
+            try:
+                name = TopicName.parse(f"/{namespace}/{topic.name}")
+            except InvalidName:
+                continue  # not ours: no topic can have this name
+            files = _entries(disk, topic_folder(folder, name))
+            if any(entry.name == TOPIC_FILE or entry.name.endswith(SUFFIX) for entry in files):
+                yield name, sum(entry.size_bytes for entry in files if entry.name.endswith(SUFFIX))
 
 
 def _entries(disk: Disk, folder: Path) -> list[Entry]:
     try:
         return disk.list(folder)
-    except FileNotFoundError:
-        return []  # deleted by its owner while we looked
+    except (FileNotFoundError, NotADirectoryError):
+        return []  # deleted by its owner while we looked, or not ours

@@ -14,6 +14,7 @@ from frazil.core.names import TopicName
 from frazil.core.offsets import OffsetRange
 from frazil.core.rows import stored_schema
 from frazil.log.catalog import read_topic_record
+from frazil.log.check import read_ends
 from frazil.log.dropped import dropped_ranges
 from frazil.log.folder import topic_folder, topic_names
 from frazil.log.former import FormerLog
@@ -64,6 +65,8 @@ class LogList:
                 continue  # deleted since
             except CorruptLog as error:
                 self._tell(name, error)
+            except OSError as error:
+                self._tell(name, FrazilError(f"its log cannot be read: {error}"))
             else:
                 self._told.discard(name)
         return found
@@ -97,8 +100,9 @@ def logs_from_files(disk: Disk, folder: Path) -> tuple[list[LogInfo], dict[str, 
     have written, and not yet synced, the last rows that the files have."""
     found: list[LogInfo] = []
     problems: dict[str, str] = {}
+    ends, flaw = read_ends(disk, folder)
     for name in topic_names(disk, folder):
-        one = log_from_files(disk, folder, name)
+        one = log_from_files(disk, folder, name, ends) if flaw is None else f"{flaw.path} is corrupt: {flaw.reason}"
         if isinstance(one, LogInfo):
             found.append(one)
         else:
@@ -106,9 +110,9 @@ def logs_from_files(disk: Disk, folder: Path) -> tuple[list[LogInfo], dict[str, 
     return found, problems
 
 
-def log_from_files(disk: Disk, folder: Path, name: TopicName) -> LogInfo | str:
-    """One of them, or what is wrong with it."""
-    one = summarize(disk, folder, name)
+def log_from_files(disk: Disk, folder: Path, name: TopicName, ends: Mapping[str, Any]) -> LogInfo | str:
+    """One of them, or what is wrong with it. `ends` is what `~ends` said before."""
+    one = summarize(disk, folder, name, ends)
     if one.problem is not None or one.log_id is None or one.end is None:
         return one.problem or "it cannot be read"
     segments = list_segments(disk, topic_folder(folder, name))

@@ -39,7 +39,7 @@ from frazil.log.format import (
 from frazil.log.producers import BadProducers, Producers, sent_from_text
 from frazil.log.records import needs_room, open_to_read, write_new
 from frazil.log.segment import Segment
-from frazil.log.segment_reader import FrameStream, TimesUs, append_times_us
+from frazil.log.segment_reader import FrameStream, TimesUs, any_bytes, append_times_us
 
 TORN_SUFFIX = ".torn"
 
@@ -256,10 +256,6 @@ def _replay(path: str, frame: Frame, rows: pa.RecordBatch, producers: Producers)
             producers.replay(sent, count, frame.offset + row)
     except BadProducers as error:
         raise CorruptLog(path, frame.position, str(error)) from None
-
-
-def any_bytes(data: memoryview) -> bool:
-    return bytes(data).count(0) != len(data)
 
 
 def _times_in_order(path: str, frame: Frame, times_us: TimesUs, before_us: int) -> int:

@@ -136,6 +136,11 @@ class SegmentReader:
     def position(self) -> int:
         return self._frames.position
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether nothing was ever written behind what was read."""
+        return not any_bytes(self._frames.rest())
+
     def close(self) -> None:
         self._file.close()
 
@@ -222,3 +227,7 @@ def append_times_us(rows: pa.RecordBatch) -> TimesUs:
     column = rows.column("_append_time")
     values = np.frombuffer(column.buffers()[1], dtype=np.int64)
     return values[column.offset : column.offset + len(column)]
+
+
+def any_bytes(data: memoryview) -> bool:
+    return bytes(data).count(0) != len(data)

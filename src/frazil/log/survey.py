@@ -1,26 +1,29 @@
 """What can be told of topics and segments from the files alone: nothing is locked, made or cut.
 
-An owner may be writing meanwhile; what is told is then true of a moment that has just passed.
+An owner may be writing meanwhile; what is told is then true of a moment that has just passed. A log that its next owner
+would refuse is told as a problem, by the same rules: rows that were acknowledged must not be missing unseen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from frazil.core.disk import Disk, File
-from frazil.core.errors import CorruptLog, TopicNotFound
+from frazil.core.errors import SEE_CHECK, CorruptLog, TopicNotFound
 from frazil.core.names import TopicName
 from frazil.core.partitions import topic_not_found, topic_or_partitions
 from frazil.log.catalog import read_topic_record
+from frazil.log.check import read_ends
+from frazil.log.examine import is_good_now
 from frazil.log.folder import topic_folder, topic_names
 from frazil.log.format import BadFrame, Frame, SegmentHead, producers_text, sent_text, unpack_batch, unpack_head
 from frazil.log.producers import BadProducers, Producers, SentRows, sent_from_text
 from frazil.log.records import open_to_read
-from frazil.log.recovery import list_segments, scan_segment
+from frazil.log.recovery import check_beginning, list_segments, refuse_if_acknowledged, scan_segment
 from frazil.log.segment import Segment
 from frazil.log.segment_reader import FrameStream, SegmentReader, append_times_us
 from frazil.log.summary import TopicSummary
@@ -33,7 +36,7 @@ def describe_topic(disk: Disk, folder: Path, name: TopicName) -> TopicSummary:
     there = topic_names(disk, folder)
     if name not in there:
         raise topic_not_found(name, there)
-    return summarize(disk, folder, name)
+    return summarize(disk, folder, name, read_ends(disk, folder)[0])
 
 
 def describe_logs(disk: Disk, folder: Path, name: TopicName) -> list[TopicSummary]:
@@ -42,31 +45,41 @@ def describe_logs(disk: Disk, folder: Path, name: TopicName) -> list[TopicSummar
     names = topic_or_partitions(name, there)
     if names[0] not in there:
         raise TopicNotFound(str(name))
-    return [summarize(disk, folder, one) for one in names]
+    ends = read_ends(disk, folder)[0]
+    return [summarize(disk, folder, one, ends) for one in names]
 
 
-def summarize(disk: Disk, folder: Path, name: TopicName) -> TopicSummary:
-    """Looked at once more if something was wrong: its owner may have been at work between two steps."""
-    found = _summarize(disk, folder, name)
+def summarize(disk: Disk, folder: Path, name: TopicName, ends: Mapping[str, Any]) -> TopicSummary:
+    """Looked at once more if something was wrong: its owner may have been at work between two steps.
+
+    `ends` is what `~ends` said before the look.
+    """
+    found = _summarize(disk, folder, name, ends)
     for _ in range(_LOOKS_MAX):
-        before, found = found, _summarize(disk, folder, name) if found.problem else found
+        before, found = found, _summarize(disk, folder, name, ends) if found.problem else found
         if found.problem == before.problem:
             break
     return found
 
 
-def _summarize(disk: Disk, folder: Path, name: TopicName) -> TopicSummary:
+def _summarize(disk: Disk, folder: Path, name: TopicName, ends: Mapping[str, Any]) -> TopicSummary:
     problem: str | None = None
     record, end = None, None
     segments: list[Segment] = []
     try:
         segments = list_segments(disk, topic_folder(folder, name))
         record = read_topic_record(disk, folder, name)
+        check_beginning(topic_folder(folder, name), segments, record.first_offset)
         end = _end_of(disk, segments[-1], record.log_id) if segments else 0
+        known = int(ends.get(record.log_id, {"end": 0})["end"])
+        if end < known:
+            problem = f"the log ends at offset {end}, but offsets up to {known} were acknowledged{SEE_CHECK}"
     except CorruptLog as error:
         problem = error.message
     except FileNotFoundError:
         problem = "it was deleted, or a segment removed, during the look"
+    except OSError as error:
+        problem = f"it cannot be read ({error.strerror or error})"
     first = segments[0].base if segments else 0
     return TopicSummary(
         topic=str(name),
@@ -85,22 +98,35 @@ def _summarize(disk: Disk, folder: Path, name: TopicName) -> TopicSummary:
 
 
 def _end_of(disk: Disk, segment: Segment, log_id: str) -> int:
-    """Where the rows of the last segment end: by hopping over headers, or where that fails by reading it all."""
+    """Where the rows of the last segment end: by hopping over headers, or where that does not lead to the end of what
+    was written by reading it all."""
     try:
-        return _hop_to_end(disk, segment)
+        end = _hop_to_end(disk, segment)
     except CorruptLog:
-        file = open_to_read(disk, segment.path)
-        try:
-            return scan_segment(file, segment, log_id)[0].end
-        finally:
-            file.close()
+        end = None
+    return _scan_to_end(disk, segment, log_id) if end is None else end
 
 
-def _hop_to_end(disk: Disk, segment: Segment) -> int:
+def _scan_to_end(disk: Disk, segment: Segment, log_id: str) -> int:
+    """A torn tail is not counted. What a later frame proves to have been acknowledged is no torn tail."""
+    file = open_to_read(disk, segment.path)
+    try:
+        scan, rest = scan_segment(file, segment, log_id)
+        if scan.bad is not None and not is_good_now(file, scan.end_position):
+            refuse_if_acknowledged(segment, scan, rest)
+        return scan.end
+    finally:
+        file.close()
+
+
+def _hop_to_end(disk: Disk, segment: Segment) -> int | None:
+    """None if something stands behind the last frame that was found."""
     reader = SegmentReader(disk, segment)
     try:
         reader.seek(_BEHIND_ALL)
         batch = reader.next()
+        if not reader.is_at_end:
+            return None
     finally:
         reader.close()
     if batch is not None:

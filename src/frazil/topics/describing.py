@@ -16,6 +16,7 @@ from frazil.core.partitions import partitions_of
 from frazil.core.rows import APPEND_TIME, stored_schema
 from frazil.core.settings import Settings
 from frazil.log.catalog import read_topic_record
+from frazil.log.check import read_ends
 from frazil.log.dropped import dropped_ranges
 from frazil.log.folder import topic_folder, topic_names
 from frazil.log.ranges import read_range
@@ -66,11 +67,14 @@ def list_from_files(settings: Settings) -> list[dict[str, Any]]:
     """All topics. No catalog is asked: what the tables hold is what the mover told last."""
     told = read_json(status_path(settings))
     names = topic_names(LocalDisk(), settings.log_folder)
-    return [_listed(settings, name, told) for name in names]
+    ends = read_ends(LocalDisk(), settings.log_folder)[0] if names else {}
+    return [_listed(settings, name, told, ends) for name in names]
 
 
-def _listed(settings: Settings, name: TopicName, told: Mapping[str, Any] | None) -> dict[str, Any]:
-    one = summarize(LocalDisk(), settings.log_folder, name)
+def _listed(
+    settings: Settings, name: TopicName, told: Mapping[str, Any] | None, ends: Mapping[str, Any]
+) -> dict[str, Any]:
+    one = summarize(LocalDisk(), settings.log_folder, name, ends)
     log = _log_side(settings, name, one)
     if log is None or one.log_id is None:
         return one.as_dict()

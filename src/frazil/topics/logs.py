@@ -14,10 +14,12 @@ import pyarrow as pa
 import pyarrow.flight
 
 from frazil.core.disk import LocalDisk
-from frazil.core.errors import FrazilError, OwnerUnreachable
+from frazil.core.errors import SEE_CHECK, CorruptLog, FrazilError, InvalidName, OwnerUnreachable
+from frazil.core.names import TopicName
 from frazil.core.offsets import OffsetRange
 from frazil.core.own_process import check_grpc
 from frazil.core.settings import Settings
+from frazil.log.folder import names_in, topic_folder
 from frazil.log.info import LogInfo, from_json, logs_from_files
 from frazil.log.ownership import served_by
 from frazil.log.ranges import holds, read_range
@@ -25,6 +27,10 @@ from frazil.log.ranges import holds, read_range
 LIST_SECONDS_MAX = 60.0
 FETCH_SECONDS_MAX = 300.0
 FETCHES_MAX = 6
+
+
+LOOKS_MAX = 3
+"""At a topic that is not among the logs: it may have been made or deleted between two looks."""
 
 
 class LogView(Protocol):
@@ -118,6 +124,26 @@ def fetch_range(address: str, topic: str, log_id: str, wanted: OffsetRange) -> I
             return
     finally:
         client.close()
+
+
+def listed(view: LogView, folder: Path, base: TopicName) -> list[LogInfo]:
+    """The logs of a topic or of its partitions; `CorruptLog` if one that is in the folder is not among them.
+
+    What such a log holds beyond its table would be missing without a word.
+    """
+    try:
+        TopicName.parse(str(base))
+    except InvalidName:
+        return []  # of a query: it must not lead out of the folder
+    for _ in range(LOOKS_MAX):
+        there = {name for name in names_in(LocalDisk(), folder, base.namespace) if name.partition_of()[0] == base}
+        found = [info for info in view.logs() if info.topic.partition_of()[0] == base]
+        left_out = sorted(there - {info.topic for info in found})
+        if not left_out:
+            return found
+    problems: dict[str, str] = getattr(view, "problems", {})
+    why = problems.get(str(left_out[0]), "its log can't be opened")
+    raise CorruptLog(str(topic_folder(folder, left_out[0])), 0, why.removesuffix(SEE_CHECK))
 
 
 @contextlib.contextmanager

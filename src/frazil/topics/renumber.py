@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from frazil.core.clock import Clock, SystemClock
 from frazil.core.disk import Disk, LocalDisk
-from frazil.core.errors import CorruptLog, LakeUnavailable, TableRefused, TopicNotFound
+from frazil.core.errors import SEE_CHECK, CorruptLog, LakeUnavailable, TableRefused, TopicNotFound
 from frazil.core.names import TopicName
 from frazil.core.offsets import OffsetRange
 from frazil.core.partitions import topic_not_found
@@ -35,6 +35,7 @@ from frazil.lake.last_row import is_last_row
 from frazil.lake.tables import table_of
 from frazil.lake.token import ends
 from frazil.log.catalog import TopicCatalog, TopicRecord
+from frazil.log.check import read_ends
 from frazil.log.former import FormerLog
 from frazil.log.info import LogInfo, log_from_files
 from frazil.log.ownership import owned
@@ -207,13 +208,10 @@ class _Renumber:
         )
 
     def _log(self) -> LogInfo:
-        info = log_from_files(self._disk, self._folder, self._name)
+        info = log_from_files(self._disk, self._folder, self._name, read_ends(self._disk, self._folder)[0])
         if isinstance(info, str):
-            raise CorruptLog(str(self._catalog.folder(self._name)), 0, f"{info}; see `frazil log check`")
-        known = self._catalog.end_of(info.log_id)
-        if info.durable_end < known:
-            why = f"the log ends at offset {info.durable_end}, but offsets up to {known} were acknowledged"
-            raise CorruptLog(str(self._catalog.folder(self._name)), 0, f"{why}; repair it first: frazil log repair")
+            place = str(self._catalog.folder(self._name))
+            raise CorruptLog(place, 0, f"{info.removesuffix(SEE_CHECK)}; repair it first: frazil log repair")
         return info
 
     def _continues(self, info: LogInfo, table_end: int, is_last: Callable[[pa.RecordBatch], bool]) -> bool:

@@ -41,7 +41,7 @@ from frazil.lake.tables import PARTITION, TableName, table_columns, table_of, ta
 from frazil.lake.topic_columns import relabelled
 from frazil.lake.widened import widened_rows
 from frazil.log.info import LogInfo
-from frazil.topics.logs import LogView
+from frazil.topics.logs import LogView, listed
 from frazil.topics.sql_checks import Doubt
 from frazil.topics.sql_parse import DEFAULT_NAMESPACE, PLAIN_CONFIG, confined_parser, parse
 from frazil.topics.sql_relation import Part, PlaceColumns, parquet, quoted, select, shown_names, text, union
@@ -88,6 +88,7 @@ class SqlSession:
 
     def __init__(self, settings: Settings, logs: LogView, as_of: AsOf | None = None, *, confined: bool = False) -> None:
         self._logs = logs
+        self._log_folder = settings.log_folder
         self._as_of = as_of or AsOf()
         self._confined = confined
         self._paths: list[str] = []
@@ -312,9 +313,9 @@ class SqlSession:
 
     def _logs_of(self, name: TableName, only: int | None) -> dict[int, LogInfo]:
         found: dict[int, LogInfo] = {}
-        for info in self._logs.logs():
-            table, partition = table_of(info.topic)
-            if table != name or only not in (None, partition):
+        for info in listed(self._logs, self._log_folder, topic_of(name, 0)):
+            partition = table_of(info.topic)[1]
+            if only not in (None, partition):
                 continue
             if partition in found:
                 raise TableRefused(

@@ -140,7 +140,8 @@ def test_no_setting_of_the_host_is_told(ask: Ask, query: str) -> None:
 
 
 def test_what_a_with_defines_may_have_the_name_of_a_view_with_a_schema(ask: Ask) -> None:
-    assert ask("with tables as (select 7 as a), columns as (select a from tables) select a from columns") == "[{'a': 7}]"
+    query = "with tables as (select 7 as a), columns as (select a from tables) select a from columns"
+    assert ask(query) == "[{'a': 7}]"
 
 
 @pytest.fixture

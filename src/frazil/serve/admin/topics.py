@@ -24,6 +24,7 @@ from frazil.core.errors import (
 from frazil.core.names import TopicName
 from frazil.core.partitions import partition_names, partitions_of, topic_or_partitions
 from frazil.core.settings import RetentionSettings
+from frazil.log.check import read_ends
 from frazil.log.dropped import dropped_ranges
 from frazil.log.stats import LogSide, TopicStats, readable, topic_stats
 from frazil.log.storage import Storage
@@ -225,7 +226,8 @@ def _summary(
     except TopicNotFound:
         return None
     except (CorruptLog, OSError):
-        return {**summarize(LocalDisk(), storage.settings.log_folder, name).as_dict(), **used}
+        disk, folder = LocalDisk(), storage.settings.log_folder
+        return {**summarize(disk, folder, name, read_ends(disk, folder)[0]).as_dict(), **used}
     stats = topic_stats(log, ask_table=ask_table)
     summary = Summary(
         stats.topic, stats.log_id, stats.typed, stats.messages, stats.first_offset, stats.end, stats.segments,
