@@ -29,9 +29,7 @@ CONFINED_FUNCTIONS = {"generate_series", "json_each", "json_tree", "range", "rep
 _FUNCTIONS_OF_THE_HOST = {"current_setting", "getenv", "getvariable"}
 """Functions without a table that tell of more than their arguments: folders of the host are among the settings."""
 
-_OWN_VIEWS = (
-    "SELECT lower(view_name) FROM duckdb_views() WHERE internal AND schema_name IN ('main', 'pg_catalog')"
-)
+_OWN_VIEWS = "SELECT lower(view_name) FROM duckdb_views() WHERE internal AND schema_name IN ('main', 'pg_catalog')"
 """Those that need no schema. A WITH that has the name of one hides it in its own scope alone."""
 
 _EXPLAIN = re.compile(r"\s*explain\s+(?:analyze\s+)?", re.IGNORECASE)

@@ -126,7 +126,7 @@ SETTINGS = [
     "select * from pg_catalog.pg_settings where name = '{name}'",
     "select * from (summarize pg_settings)",
     "select * from (with pg_settings as (select 1) select 1) t, pg_settings where name = '{name}'",
-    'select * from (with "PG_SETTINGS" as (select 1) select 1) t, Pg_Settings where name = \'{name}\'',
+    "select * from (with \"PG_SETTINGS\" as (select 1) select 1) t, Pg_Settings where name = '{name}'",
     "select (with pg_settings as (select 1) select 1), setting from pg_settings where name = '{name}'",
     "explain analyze select * from (with pg_settings as (select 1) select 1) t, pg_settings where name = '{name}'",
 ]
