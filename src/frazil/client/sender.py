@@ -26,7 +26,6 @@ from frazil.core.clock import Clock
 from frazil.core.error_forms import from_dict
 from frazil.core.errors import (
     Closed,
-    EncodingFailed,
     FrazilError,
     LogFailed,
     OutcomeUnknown,
@@ -37,6 +36,7 @@ from frazil.core.errors import (
     TopicNotFound,
 )
 from frazil.log.group import MessageRow, Notify, Part
+from frazil.log.uninterrupted import start_thread
 
 CLOSE_SECONDS_MAX = 5.0
 
@@ -65,9 +65,12 @@ class Sender:
         self._changed = threading.Condition(self._guard)
         self._window = Window(limits)
         self._stream: PutStream | None = None
+        self._abandoned: PutStream | None = None
+        """One that a caller left in the middle of a write: it is for the worker to end it."""
         self._reader: threading.Thread | None = None
         self._worker: threading.Thread | None = None
-        self._sending = False
+        self._sends: int | None = None
+        """The thread that sends now: one at a time."""
         self._next_sequence = 0
         self._refused_at: int | None = None
         self._forgotten = False
@@ -80,22 +83,36 @@ class Sender:
     def append_message(self, message: MessageRow, size: int) -> int:
         """Send one checked message and wait for its offset."""
         self._connection.process.check()
-        with self._guard:
-            self._check_open()
-            part = self._window.add_message(message, size, None)
-            index = len(part.messages) - 1
-            leads = self._lead()
-        return self._awaited(part, leads).offset_at(index)
+        try:
+            with self._guard:
+                self._check_open()
+                part = self._window.add_message(message, size, None)
+                index = len(part.messages) - 1
+                leads = self._lead()
+            if leads:
+                self._send_ready()
+        except BaseException as error:
+            self._after_interrupt(error)
+            raise
+        part.wait()
+        return part.offset_at(index)
 
     def append_batch(self, batch: pa.RecordBatch, size: int) -> int:
         """Send a checked batch and wait for its first offset."""
         self._connection.process.check()
         part = CallersPart(None, batch, size)
-        with self._guard:
-            self._check_open()
-            self._window.add(part)
-            leads = self._lead()
-        return self._awaited(part, leads).offset_at(0)
+        try:
+            with self._guard:
+                self._check_open()
+                self._window.add(part)
+                leads = self._lead()
+            if leads:
+                self._send_ready()
+        except BaseException as error:
+            self._after_interrupt(error)
+            raise
+        part.wait()
+        return part.offset_at(0)
 
     def begin_message(self, message: MessageRow, size: int, notify: Notify, token: object) -> None:
         """The same without waiting, and without a write that might block: `notify` gets the settled part."""
@@ -145,62 +162,64 @@ class Sender:
         if self._identity.fenced is not None:
             raise self._identity.fenced
         if self._worker is None:
-            self._worker = threading.Thread(target=self._work, name="frazil-send", daemon=True)
-            self._worker.start()
+            worker = threading.Thread(target=self._work, name="frazil-send", daemon=True)
+            start_thread(worker)
+            self._worker = worker
 
-    def _awaited(self, part: Part, leads: bool) -> Part:
-        if leads:
-            self._send_ready()
-        part.wait()
-        return part
+    def _after_interrupt(self, error: BaseException) -> None:
+        """Ctrl-C came between any two steps of a caller that queued rows or sent what is ready. What may be half sent
+        goes by another stream, and others go on."""
+        mine = self._sends == threading.get_ident()
+        if isinstance(error, FrazilError) and not mine:
+            return  # refused, before anything was queued
+        with self._guard:
+            if mine:
+                self._abandoned, self._stream, self._sends = self._stream, None, None
+            self._window.mend(others_send=self._sends is not None)
+            self._changed.notify_all()
 
     def _lead(self) -> bool:
         """Whether the caller, who holds the guard, sends what is ready; else somebody does already, or the worker."""
-        if self._sending or not self._window.may_send:
+        if self._sends is not None or not self._window.may_send:
             return False
         if self._stream is None:
             self._changed.notify_all()
             return False
-        self._sending = True
+        self._sends = threading.get_ident()
         return True
 
     def _wake(self) -> None:
-        if self._closed or (not self._sending and self._window.may_send):
+        if self._closed or (self._sends is None and self._window.may_send):
             self._changed.notify_all()
 
     # --- sending
 
     def _send_ready(self) -> None:
         """All that the pipe has room for, by one thread at a time."""
-        try:
-            while (taken := self._take()) is not None:
-                parts, stream = taken
-                try:
-                    batch = encoded(self._topic, parts, self._clock.now_us())
-                except FrazilError as error:
-                    _settle(parts, error)
-                    continue
-                except BaseException as error:  # Ctrl-C: others may wait for what this caller was to send
-                    _settle(parts, EncodingFailed(self._topic, f"interrupted by {error!r}"))
-                    raise
-                with self._guard:
-                    same = self._stream is stream and stream.schema.equals(batch.schema)
-                    batch.sequence = self._next_sequence
-                    self._next_sequence += batch.count
-                    self._window.sent(batch)
-                if not same:  # of other columns than the stream's, or the stream was lost: all of it goes by another
-                    self._lost(stream)
-                    return
-                try:
-                    stream.write(batch)
-                except FrazilError:
-                    self._lost(stream)
-                    return
-        finally:
+        while (taken := self._take()) is not None:
+            parts, stream = taken
+            try:
+                batch = encoded(self._topic, parts, self._clock.now_us())
+            except FrazilError as error:
+                _settle(parts, error)
+                continue
             with self._guard:
-                self._sending = False
-                if self._closed or self._has_work():  # else the worker would be woken by every message
-                    self._changed.notify_all()
+                same = self._stream is stream and stream.schema.equals(batch.schema)
+                batch.sequence = self._next_sequence
+                self._next_sequence += batch.count
+                self._window.sent(batch)
+            if not same:  # of other columns than the stream's, or the stream was lost: all of it goes by another
+                self._lost(stream)
+                break
+            try:
+                stream.write(batch)
+            except FrazilError:
+                self._lost(stream)
+                break
+        with self._guard:
+            self._sends = None
+            if self._closed or self._has_work():  # else the worker would be woken by every message
+                self._changed.notify_all()
 
     def _take(self) -> tuple[list[CallersPart], PutStream] | None:
         with self._guard:
@@ -218,13 +237,21 @@ class Sender:
     # --- the worker: sends for callers that may not block, and opens the stream again
 
     def _work(self) -> None:
+        with self._guard:
+            if self._worker not in (None, threading.current_thread()):
+                return  # of an interrupted start
+            self._worker = threading.current_thread()
         try:
             while self._wait_for_work():
-                if self._sending:
+                if (abandoned := self._abandoned) is not None:
+                    self._abandoned = None
+                    abandoned.no_more()
+                elif self._sends is not None:
                     self._send_ready()
                 else:
                     self._open_again()
         except BaseException as error:  # our own mistake: nobody may wait for a worker that is gone
+            self._after_interrupt(error)
             self._give_up(OutcomeUnknown(self._topic, repr(error)))
             self._worker = None
             raise
@@ -236,7 +263,8 @@ class Sender:
                 if self._closed and not self._window.busy:
                     return False
                 self._changed.wait()
-            self._sending = self._stream is not None
+            if self._stream is not None and self._abandoned is None:
+                self._sends = threading.get_ident()
             return True
 
     def _open_again(self) -> None:
@@ -252,7 +280,9 @@ class Sender:
             self._give_up(error)
 
     def _has_work(self) -> bool:
-        if self._sending or (self._stream is None and self._reader is not None):
+        if self._abandoned is not None:
+            return True
+        if self._sends is not None or (self._stream is None and self._reader is not None):
             return False
         return self._window.busy if self._stream is None else self._window.may_send
 

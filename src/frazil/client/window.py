@@ -98,6 +98,7 @@ class Window:
         self._waiting: deque[CallersPart] = deque()
         self._waiting_bytes = 0
         self._sent_bytes = 0
+        self._taken: list[CallersPart] = []
         self.in_flight: deque[Batch] = deque()
 
     @property
@@ -155,21 +156,38 @@ class Window:
 
     def take(self) -> list[CallersPart]:
         """The parts of the next batch: as many of one schema as fit, at least one."""
-        first = self._waiting.popleft()
-        taken, size, rows = [first], first.size_bytes, first.count
+        self._taken = taken = []
+        size = rows = 0
         while self._waiting:
             part = self._waiting[0]
             size, rows = size + part.size_bytes, rows + part.count
             fits = size <= self._limits.together_bytes_max and rows <= self._limits.batch_rows_max
-            if not fits or not _schema(part).equals(_schema(first)):
+            if taken and (not fits or not _schema(part).equals(_schema(taken[0]))):
                 break
-            taken.append(self._waiting.popleft())
+            taken.append(part)
+            self._waiting.popleft()
         self._waiting_bytes -= sum(part.size_bytes for part in taken)
         return taken
+
+    def mend(self, *, others_send: bool) -> None:
+        """Whoever changed this was interrupted: what it took and did not send waits again, and all is counted anew.
+
+        If `others_send`, what is taken is theirs.
+        """
+        if not others_send:
+            there = {id(part) for part in self._waiting}
+            there |= {id(part) for batch in self.in_flight for part in batch.parts}
+            back = [part for part in self._taken if id(part) not in there and not part.done]
+            self._waiting.extendleft(reversed(back))
+            self._taken = []
+        self._waiting = deque(part for part in self._waiting if part.count)
+        self._waiting_bytes = sum(part.size_bytes for part in self._waiting)
+        self._sent_bytes = sum(batch.size_bytes for batch in self.in_flight)
 
     def sent(self, batch: Batch) -> None:
         self.in_flight.append(batch)
         self._sent_bytes += batch.size_bytes
+        self._taken = []
 
     def answered(self, sequence: int) -> Batch | None:
         """The batch of that number, which is the oldest that has no answer; None if it has none any more."""

@@ -1,0 +1,43 @@
+"""An interrupt (Ctrl-C) of a caller is that caller's alone: others are answered, and every answer is true."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import pytest
+
+import frazil
+from parts.interrupts import Interrupts, Others
+
+TOPIC = "/default/orders"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # one that was raised in a callback
+@pytest.mark.parametrize("seed", range(2))
+def test_interrupts_at_random_moments_keep_no_other_caller_waiting_and_store_nothing_twice(
+    owner: frazil.Storage, remote: frazil.RemoteStorage, seed: int
+) -> None:
+    topic = remote.topic(TOPIC)
+    interrupts, attempts = Interrupts(seed), 0
+    answered: dict[int, bytes] = {}
+
+    def publish(payload: bytes) -> None:
+        answered[topic.publish(payload)] = payload
+
+    def publish_many(payload: bytes) -> None:
+        answered[topic.publish_many([payload]).start] = payload
+
+    end = time.monotonic() + 2.0
+    with Others(topic) as others, interrupts.coming():
+        while time.monotonic() < end and not others.errors:
+            attempts += 1
+            interrupts.call(lambda payload=b"main %d" % attempts: publish(payload))  # type: ignore[misc]
+            interrupts.call(lambda payload=b"many %d" % attempts: publish_many(payload))  # type: ignore[misc]
+    assert not others.errors
+    assert interrupts.count > 3
+    assert topic.publish(b"after") >= 0
+    rows = {message.offset: message.payload for message in owner.topic(TOPIC).read()}
+    for offset, payload in {**answered, **others.answered}.items():
+        assert rows[offset] == payload
+    assert [payload for payload, count in Counter(rows.values()).items() if count > 1] == []
