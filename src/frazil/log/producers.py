@@ -129,7 +129,7 @@ class Producers:
                     state = ProducerState(epoch, state.next_sequence, (), clients.get(name))
                 elif epoch == state.epoch:
                     state = replace(state, client=clients.get(name))
-                self._put(name, state)
+                self._states[name] = state  # in its place: when it wrote last is what the segments say
             elif none_forgotten_since or epoch >= self.floor:
                 self._put(name, ProducerState(epoch, 0, (), clients.get(name)))
             else:

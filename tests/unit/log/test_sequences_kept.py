@@ -306,6 +306,17 @@ def test_the_producer_that_wrote_longest_ago_is_forgotten_and_never_taken_for_ne
         log.send(2, producer="second", epoch=2**32)
 
 
+def test_who_is_forgotten_first_is_the_same_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("frazil.log.producers.PRODUCERS_MAX", 3)
+    log = Logs()
+    for producer in "cba":
+        log.send(0, producer=producer, epoch=log.topic.open_producer(producer).epoch)
+    log.restart()
+    log.send(0, producer="d")
+    assert {producer for producer in "abcd" if log.state(producer) is not None} == {"a", "b", "d"}
+    assert log.send(0, producer="a") == 4, "it is known as the batch that was stored"
+
+
 def test_a_name_that_was_forgotten_and_taken_again_is_not_mixed_up_with_the_old_one_after_a_crash() -> None:
     log = Logs(FaultyDisk())
     log.send(0, producer="old")
