@@ -32,6 +32,8 @@ NO_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN
 
 _VECTORS_MAX = 512
 _DESCRIPTORS_HELD = 8
+_LOCK_ATTEMPTS_MAX = 500
+_LOCK_PAUSE_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,15 +160,43 @@ class LocalDisk:
     def lock(self, path: Path) -> FolderLock:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pid = os.pread(fd, 32, 0).strip()
+            if not _locked(fd):
+                pid = os.pread(fd, 32, 0).strip()
+                raise FolderInUse(str(path.parent), int(pid) if pid.isdigit() else None)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+        except BaseException:
             os.close(fd)
-            raise FolderInUse(str(path.parent), int(pid) if pid.isdigit() else None) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+            raise
         self._reserve.hold()
         return _LocalLock(fd, self._reserve)
+
+
+def _locked(fd: int) -> bool:
+    """Whether the file is locked for this process now; not if another one owns it.
+
+    Whoever asks for the owner shares the lock for a moment: that ends by itself.
+    """
+    for _ in range(_LOCK_ATTEMPTS_MAX):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not _is_shared(fd):
+                return False
+            threading.Event().wait(_LOCK_PAUSE_SECONDS)
+        else:
+            return True
+    return False
+
+
+def _is_shared(fd: int) -> bool:
+    """Whether nobody has the lock for itself."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    return True
 
 
 class _LocalLock:

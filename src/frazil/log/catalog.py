@@ -168,6 +168,12 @@ class TopicCatalog:
         others = self._folded.get(str(base).lower(), set())
         return next((other for other in sorted(others) if other.partition_of()[0] != base), None)
 
+    def same_partition(self, name: TopicName) -> TopicName | None:
+        """A topic that is the same partition as this one, spelled otherwise: with more zeros."""
+        base, number = name.partition_of()
+        others = self._folded.get(str(base).lower(), set())
+        return next((other for other in sorted(others) if other.partition_of() == (base, number)), None)
+
     def _add(self, name: TopicName) -> None:
         base = name.partition_of()[0]
         self._folded.setdefault(str(base).lower(), set()).add(name)

@@ -143,6 +143,13 @@ class Storage:
             if parsed in self._catalog:
                 raise TopicExists(str(parsed))
             check_form(parsed, self._catalog, has_partitions=self._catalog.has_partitions(parsed))
+            if (same := self._catalog.same_partition(parsed)) is not None:
+                raise InvalidName(
+                    f"the topic {parsed} would be the same partition as {same}, and a table has each number once; use "
+                    "another name",
+                    name=str(parsed),
+                    field="topic",
+                )
             if (twin := self._catalog.twin(parsed)) is not None:
                 raise InvalidName(
                     f"the topic {parsed} differs from {twin} in case alone, and SQL and many catalogs would take their "

@@ -147,3 +147,16 @@ def test_a_call_on_the_topic_itself_says_which_name_to_use() -> None:
         ):
             with pytest.raises(TopicNotFound, match=f"name one of them, as {PARTS[0]}"):
                 refused()
+
+
+def test_a_partition_has_one_spelling() -> None:
+    with frazil.open(None) as storage:
+        storage.topic("/default/orders-part-0").publish("tea")
+        for other in ("/default/orders-part-00", "/default/orders-part-000000000"):
+            with pytest.raises(frazil.InvalidName, match="the same partition as /default/orders-part-0,"):
+                storage.topic(other)
+        storage.topic("/default/orders-part-01")
+        with pytest.raises(frazil.InvalidName, match="the same partition as /default/orders-part-01,"):
+            storage.topic("/default/orders-part-1")
+        storage.topic("/default/others-part-00")
+        assert len(storage.topics()) == 3

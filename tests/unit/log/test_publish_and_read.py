@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import threading
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 import frazil
 from frazil.core.settings import KIB
+from frazil.log.ownership import OWNER_FILE, owner_of
 
 
 @pytest.fixture(params=["folder", "memory"])
@@ -223,9 +226,22 @@ def test_the_statistics_add_up(tmp_path: Path) -> None:
         assert (stats.cached_from, stats.queued_bytes, stats.failed, stats.torn_tail) == (0, 0, None, None)
 
 
-def test_a_second_process_is_told_who_owns_the_folder(tmp_path: Path) -> None:
-    import os
+def test_one_who_asks_for_the_owner_keeps_none_from_starting(tmp_path: Path) -> None:
+    """After a crash: the file names a process that is gone, and only the lock tells."""
+    with frazil.open(tmp_path):
+        pass
+    (tmp_path / OWNER_FILE).write_text("4194305\n")
+    with (tmp_path / OWNER_FILE).open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)  # as `owner_of` does
+        asks = threading.Timer(0.2, fcntl.flock, (file, fcntl.LOCK_UN))
+        asks.start()
+        with frazil.open(tmp_path) as storage:
+            assert storage.topic("/default/a").publish(b"x") == 0
+            assert owner_of(storage.settings) == os.getpid()
+        asks.join()
 
+
+def test_a_second_process_is_told_who_owns_the_folder(tmp_path: Path) -> None:
     with frazil.open(tmp_path), pytest.raises(frazil.FolderInUse) as caught:
         frazil.open(tmp_path)
     assert caught.value.pid == os.getpid()
