@@ -13,6 +13,7 @@ from metas import Place, add_in_process, add_one
 import frazil
 from frazil.meta.sqlite import SqliteStore
 from frazil.meta.store import ABSENT, KEY_BYTES_MAX, VALUE_BYTES_MAX, Entry, MetaStore
+from frazil.testing import FakeClock
 
 
 def test_what_was_never_put_is_not_there(store: MetaStore) -> None:
@@ -166,3 +167,80 @@ def test_a_watch_sees_all_values_that_are_set_together(store: MetaStore) -> None
         store.put_all({f"/p/{number}": b"x" for number in range(10)})
         seen = [watch.next(10_000) for _ in range(10)]
     assert sorted(change.key for change in seen if change is not None) == sorted(f"/p/{number}" for number in range(10))
+
+
+def test_a_prefix_and_a_suffix_list_what_begins_and_ends_so(store: MetaStore) -> None:
+    keys = ["/s/a/x", "/s/b/x", "/s/b/y", "/s/x", "/t/x", "/s\U0010ffff/x", "/s0/x"]
+    store.put_all(dict.fromkeys(keys, b""))
+    assert [entry.key for entry in store.list("/s/", "/x")] == ["/s/a/x", "/s/b/x", "/s/x"]
+    assert [entry.key for entry in store.list("/s/b/", "/none")] == []
+    assert len(store.list("/s")) == 6, "also behind the last of all characters"
+    assert [entry.key for entry in store.list("/s\U0010ffff")] == ["/s\U0010ffff/x"]
+
+
+def test_keys_and_all_below_prefixes_are_deleted_together_whatever_they_are(store: MetaStore) -> None:
+    store.put_all(dict.fromkeys(("/a", "/b", "/c/1", "/c/2", "/c2", "/d"), b"one"))
+    before = store.snapshot("/").revision
+    with store.watch("/", before) as watch:
+        store.delete_all(["/a", "/b", "/was/never"], ["/c/"])
+        seen = [watch.next(10_000) for _ in range(4)]
+        assert [entry.key for entry in store.list("/")] == ["/c2", "/d"]
+        assert sorted(change.key for change in seen if change is not None) == ["/a", "/b", "/c/1", "/c/2"]
+        assert {change.value for change in seen if change is not None} == {None}
+        assert len({change.revision for change in seen if change is not None}) == 1
+    store.delete_all(["/a"], ["/c/"])
+    assert [entry.key for entry in store.list("/")] == ["/c2", "/d"], "once more changes nothing"
+    with pytest.raises(frazil.InvalidInput, match="key: must begin with /"):
+        store.delete_all(["/d", "bad"])
+    assert store.get("/d") is not None
+
+
+def test_many_keys_are_deleted_also_in_several_steps(store: MetaStore) -> None:
+    keys = [f"/k/{number}" for number in range(350)]
+    store.put_all({**dict.fromkeys(keys, b""), "/kept": b""})
+    store.delete_all(keys)
+    assert [entry.key for entry in store.list("/")] == ["/kept"]
+
+
+HOUR_US = 3_600_000_000
+
+
+def test_a_clock_that_is_set_back_prolongs_no_lease_and_one_set_forwards_ends_it(tmp_path: Path) -> None:
+    """Else what a dead process held would be held for as many hours as the clock was wrong."""
+    clock = FakeClock()
+    store = SqliteStore(tmp_path / "meta.db", clock)
+    lease = store.grant_lease(10_000)
+    assert store.put_if("/held", b"", ABSENT, lease)
+    with store.watch("/", store.snapshot("/").revision) as watch:
+        assert watch.next(0) is None
+        clock.step_wall(-5 * HOUR_US)
+        assert store.get("/held") is not None, "its time is not over"
+        clock.advance(9_000_000)
+        assert watch.next(0) is None
+        clock.advance(2_000_000)
+        assert store.get("/held") is None
+        change = watch.next(10_000)
+        assert change is not None
+        assert change.value is None
+    assert not store.keep_alive(lease)
+    kept = store.grant_lease(10_000)
+    clock.step_wall(5 * HOUR_US)
+    assert not store.keep_alive(kept), "whoever held it is told, and holds nothing by it"
+    with pytest.raises(frazil.LeaseExpired):
+        store.put_if("/late", b"", ABSENT, kept)
+    store.close()
+
+
+def test_a_watch_alone_notices_that_the_clock_was_set_back(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store = SqliteStore(tmp_path / "meta.db", clock)
+    assert store.put_if("/held", b"", ABSENT, store.grant_lease(10_000))
+    with store.watch("/", store.snapshot("/").revision) as watch:
+        assert watch.next(0) is None
+        clock.step_wall(-5 * HOUR_US)
+        assert watch.next(0) is None
+        clock.advance(11_000_000)
+        change = watch.next(10_000)
+        assert change is not None
+        assert change.key == "/held"
+    store.close()

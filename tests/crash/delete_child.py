@@ -16,7 +16,8 @@ from frazil.cli.main import main
 from frazil.core.disk import LocalDisk
 from frazil.meta.sqlite import SqliteStore
 
-STEPS = ((SqliteStore, "delete"), *((LocalDisk, name) for name in ("rename", "remove", "remove_folder", "sync_folder")))
+NAMES = ("rename", "remove", "remove_folder", "sync_folder")
+STEPS = ((SqliteStore, "delete_all"), *((LocalDisk, name) for name in NAMES))
 
 
 def delete(data: Path, topic: str, steps: int) -> None:

@@ -28,34 +28,6 @@ KIB, MIB = 1024, 1024 * 1024
 # --- full
 
 
-def run(*command: str) -> bool:
-    return subprocess.run(command, capture_output=True).returncode == 0
-
-
-@pytest.fixture(params=["ext4", "tmpfs"])
-def small_file_system(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """A file system of 24 MiB: ext4 on a loop device, which has a journal, or tmpfs."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a small file system")
-    place = tmp_path / "small"
-    place.mkdir()
-    if request.param == "ext4":
-        image = tmp_path / "image"
-        with open(image, "wb") as file:
-            file.truncate(24 * MIB)
-        if not shutil.which("mkfs.ext4") or not run("mkfs.ext4", "-q", "-m", "0", str(image)):
-            pytest.skip("mkfs.ext4 is not there")
-        mounted = run("mount", "-o", "loop", str(image), str(place))
-    else:
-        mounted = run("mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(place))
-    if not mounted:
-        pytest.skip(f"{request.param} cannot be mounted here")
-    try:
-        yield place
-    finally:
-        assert run("umount", str(place))
-
-
 def publish_until_full(topic: frazil.Topic, rows: dict[int, bytes], rng: random.Random) -> DiskFull:
     while True:
         payload = rng.randbytes(rng.choice([100, 5_000, 200_000]))

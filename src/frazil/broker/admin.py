@@ -148,7 +148,7 @@ class BrokerAdmin:
         offset = await asyncio.to_thread(resolve_start, topic.feed.topic.log, start)
         found = _known(self.topic(name), subscription)  # it may have gone while the offset was looked up
         assert isinstance(found, Subscription)
-        await self._broker.move_subscription(found, offset)
+        await self._broker.move_subscription(topic, found, offset)
         return _status(topic, found)
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from frazil.broker.checks import check_filters, check_fits, check_name, new_id
+from frazil.broker.companion import Companion
 from frazil.broker.consumer import Consumer, Stream
 from frazil.broker.counts import BrokerCounts
 from frazil.broker.dead_letters import HEADERS_BYTES_MAX, dead_letter, letters_of
@@ -20,22 +20,26 @@ from frazil.broker.delivery.assignment import Kind
 from frazil.broker.delivery.own_policy import OwnPolicy
 from frazil.broker.delivery.policy import DeliveryPolicy
 from frazil.broker.delivery.progress import Progress
+from frazil.broker.directory import Directory
 from frazil.broker.entry import Entry
 from frazil.broker.figures import SubscriptionFigures, figures_of
+from frazil.broker.known import KnownTopics
 from frazil.broker.live import LiveSubscription
-from frazil.broker.making import create_logs, delete_logs, to_make
 from frazil.broker.places import PlaceKeeper
 from frazil.broker.policies import check_takes_letters, own_policy, with_policy
+from frazil.broker.producer import Producer
 from frazil.broker.progress import ProgressKeeper, restored, restored_place, stored_form
 from frazil.broker.records import (
     CONSUMERS,
     PRODUCERS,
     SUBSCRIPTIONS,
-    TOPICS,
     Records,
+    Stored,
     progress_key,
+    stored_consumer,
     topic_key,
 )
+from frazil.broker.restoring import StoredSubscription, StoredUsers
 from frazil.broker.subscription import Subscription, new_incarnation
 from frazil.broker.topic import BrokerTopic
 from frazil.core.broker_settings import BrokerSettings
@@ -43,7 +47,6 @@ from frazil.core.clock import Clock
 from frazil.core.errors import (
     Closed,
     CorruptLog,
-    FrazilError,
     InvalidInput,
     SchemaMismatch,
     SubscriptionNotFound,
@@ -55,19 +58,12 @@ from frazil.core.errors import (
 )
 from frazil.core.names import TopicName
 from frazil.core.offsets import Place
-from frazil.core.partitions import check_form, partition_names, topic_or_partitions
+from frazil.core.partitions import topic_or_partitions
 from frazil.core.settings import RetentionSettings
 from frazil.log.storage import Storage
 from frazil.meta.store import MetaStore
 
 _log = logging.getLogger("frazil.broker")
-
-
-@dataclass(slots=True)
-class Producer:
-    id: int
-    name: str
-    topic: BrokerTopic
 
 
 @dataclass(slots=True)
@@ -88,17 +84,17 @@ class Broker:
         meta: MetaStore,
         settings: BrokerSettings,
         clock: Clock,
-        on_deleted: Callable[[TopicName], None] = lambda _: None,
+        companion: Companion | None = None,
     ) -> None:
-        """`on_deleted` is called, in a thread, before what is stored of a topic goes: something else may go first."""
+        """`companion` says what else is stored of a topic, and goes with it."""
         self._storage = storage
-        self._on_deleted = on_deleted
         self._records = Records(meta)
+        self._directory = Directory(storage, self._records, companion or Companion())
+        self._topics = self._directory.known
         self._policy = DeliveryPolicy.of(settings)
         self._clock = clock
         self._progress = ProgressKeeper(self._records, settings.progress_flush_ms)
-        self._topics: dict[TopicName, BrokerTopic] = {}
-        self._places = PlaceKeeper(self._topics.values, self._placed)
+        self._places = PlaceKeeper(self._placed)
         self._producers: dict[int, Producer] = {}
         self._consumers: dict[int, _Place] = {}
         self._making = asyncio.Lock()
@@ -109,25 +105,14 @@ class Broker:
 
     async def start(self) -> None:
         """Everything that was known before. Cursors go on where they were stored."""
-        for (namespace, topic), value in (await self._records.list(TOPICS)).items():
-            parsed = TopicName(namespace, topic)
-            try:
-                self._topics[parsed] = await self._opened(parsed, bool(value["reliable"]))
-                await self._introduce(self._topics[parsed], value)
-            except FrazilError as error:
-                _log.error("%s: its producers and subscriptions wait until it can be opened: %s", parsed, error)
-        for (namespace, topic, producer), value in (await self._records.list(PRODUCERS)).items():
-            if (found := self._topics.get(TopicName(namespace, topic))) is not None:
-                self._add_producer(Producer(int(value["id"]), producer, found))
-        consumers = await self._records.list(CONSUMERS)
-        for (namespace, topic, name), value in (await self._records.list(SUBSCRIPTIONS)).items():
-            if (found := self._topics.get(TopicName(namespace, topic))) is None:
-                continue
-            subscription = await self._restored(found, name, value)
-            for (*place, consumer), known in consumers.items():
-                if place == [namespace, topic, name]:
-                    self._add_consumer(found, subscription, Consumer(consumer, int(known["id"]), known["key_filters"]))
-            subscription.start()
+        await self._directory.restore()
+        users = await StoredUsers.read(self._records)
+        for producer in users.producers():
+            if (found := self._topics.get(producer.topic)) is not None:
+                self._add_producer(Producer(producer.id, producer.name, found))
+        for stored in users.subscriptions():
+            if (found := self._topics.get(stored.topic)) is not None:
+                self._restore(found, stored)
         self._progress.start()
         self._places.start()
 
@@ -161,11 +146,11 @@ class Broker:
 
     def partitions(self, name: TopicName) -> list[str]:
         """The topic itself, or its partitions in their order; nothing if neither is known."""
-        return [str(one) for one in topic_or_partitions(name, self._topics) if one in self._topics]
+        return [str(one) for one in self._directory.partitions(name)]
 
     async def discover(self, name: TopicName) -> list[str]:
         """As `partitions`; topics that the log alone knows, made by another door or on the folder, become known."""
-        stored = await self._stored()
+        stored = await self._directory.stored(name)
         for one in topic_or_partitions(name, stored):
             try:
                 if one in stored:
@@ -196,35 +181,9 @@ class Broker:
         async with self._making:
             topic = self._topics.get(name)
             if topic is None:
-                self._check_partitioning(name)
-                topic = await self._opened(name, reliable, create=create)
-                await self._introduce(topic, await self._records.get(topic_key(TOPICS, name)))
-                self._topics[name] = topic
+                topic = await self._directory.add(name, reliable=reliable, create=create)
         topic.check_dispatch(reliable=reliable)
         return topic
-
-    def _check_partitioning(self, name: TopicName) -> None:
-        """Also of topics that store nothing, which the log knows nothing of."""
-        check_form(name, self._topics, has_partitions=name not in self._topics and bool(self.partitions(name)))
-
-    async def _opened(self, name: TopicName, reliable: bool, *, create: bool = False) -> BrokerTopic:
-        log = await asyncio.to_thread(self._storage.topic, str(name), create=create) if reliable else None
-        if log is not None:
-            log.check_is_message_topic()
-        return BrokerTopic(name, log)
-
-    async def _introduce(self, topic: BrokerTopic, known: dict[str, Any] | None) -> None:
-        """With what is stored of its name: what is of another log, which was deleted without us, is forgotten."""
-        if known is not None and not topic.is_of_log(known.get("log_id")):
-            _log.warning("%s was deleted and made again: what is known of the old one is forgotten", topic.name)
-            await self._forget(topic.name)
-        value = {"reliable": topic.reliable, "log_id": topic.log_id}
-        if value != known:
-            await self._records.put(topic_key(TOPICS, topic.name), value)
-
-    async def _forget(self, name: TopicName) -> None:
-        await asyncio.to_thread(self._on_deleted, name)
-        await self._records.delete_topic(name)
 
     # --- producers
 
@@ -236,7 +195,7 @@ class Broker:
         check_fits("producer_name", topic_key(PRODUCERS, parsed, name))
         known = self._topics.get(parsed)
         if known is None:
-            self._check_partitioning(parsed)
+            self._directory.check_partitioning(parsed)
         else:
             known.check_dispatch(reliable=reliable)
         return parsed
@@ -244,13 +203,19 @@ class Broker:
     async def create_producer(self, topic: str, name: str, *, reliable: bool) -> Producer:
         """The same producer again if it is known. The topic is made if it is not there."""
         parsed = self.check_producer(topic, name, reliable=reliable)
-        found = await self._topic(parsed, reliable=reliable)
         async with self._making:
-            self._check_still_there(found)
-            producer = found.producers.get(name)
+            found = self._topics.get(parsed)
+            if found is not None:
+                found.check_dispatch(reliable=reliable)
+            producer = None if found is None else found.producers.get(name)
             if producer is None:
-                producer = Producer(new_id(self._producers), name, found)
-                await self._records.put(topic_key(PRODUCERS, parsed, name), {"id": producer.id})
+                number = new_id(self._producers)
+                record = {topic_key(PRODUCERS, parsed, name): {"id": number}}
+                if found is None:
+                    found = await self._directory.add(parsed, reliable=reliable, create=True, also=record)
+                else:
+                    await self._records.put_all(record)
+                producer = Producer(number, name, found)
                 self._add_producer(producer)
         return producer
 
@@ -288,17 +253,19 @@ class Broker:
         async with self._making:
             self._check_still_there(found)
             known = found.subscriptions.get(subscription)
+            mine = None if known is None else known.consumers.get(consumer)
             if known is None:
-                known = await self._new_subscription(found, subscription, kind)
-            mine = known.consumers.get(consumer)
-            if mine is None:
+                mine = Consumer(consumer, new_id(self._consumers), key_filters)
+                known = await self._new_subscription(found, subscription, kind, mine)
+            elif mine is None:
                 if known.kind is Kind.EXCLUSIVE and known.consumers:
                     raise SubscriptionTaken(topic, subscription, next(iter(known.consumers)))
                 mine = Consumer(consumer, new_id(self._consumers), key_filters)
-                await self._store_consumer(parsed, subscription, mine)
+                await self._records.put_all(stored_consumer(found.name, subscription, mine))
                 self._add_consumer(found, known, mine)
             elif mine.key_filters != tuple(key_filters):
-                await self._store_consumer(parsed, subscription, Consumer(mine.name, mine.id, key_filters))
+                wanted = Consumer(mine.name, mine.id, key_filters)
+                await self._records.put_all(stored_consumer(found.name, subscription, wanted))
                 known.set_filters(mine, key_filters)
             known.end_stream(mine)  # an explicit subscribe takes over
             known.expect(mine)
@@ -331,24 +298,38 @@ class Broker:
             raise InvalidInput(problem, field="subscription_name")
         return known
 
-    async def _new_subscription(self, topic: BrokerTopic, name: str, kind: Kind) -> Subscription | LiveSubscription:
+    async def _new_subscription(
+        self, topic: BrokerTopic, name: str, kind: Kind, first: Consumer
+    ) -> Subscription | LiveSubscription:
+        """With its first consumer, or not at all."""
         made = self._made(topic, name, kind, Progress(new_incarnation(), topic.end), OwnPolicy())
+        records = stored_consumer(topic.name, name, first)
+        records[topic_key(SUBSCRIPTIONS, topic.name, name)] = {"kind": str(kind)}
         if isinstance(made, Subscription):
-            await self._records.put(progress_key(name, topic.name), stored_form(made.progress()))
-        await self._records.put(topic_key(SUBSCRIPTIONS, topic.name, name), {"kind": str(kind)})
+            records[progress_key(name, topic.name)] = stored_form(made.progress())
+        try:
+            await self._records.put_all(records)
+        except BaseException:
+            await made.close()
+            raise
         topic.subscriptions[name] = made
+        self._add_consumer(topic, made, first)
         made.start()
         return made
 
-    async def _restored(self, topic: BrokerTopic, name: str, known: dict[str, Any]) -> Subscription | LiveSubscription:
-        value = await self._records.get(progress_key(name, topic.name)) if topic.reliable else None
+    def _restore(self, topic: BrokerTopic, known: StoredSubscription) -> None:
+        name, value = known.name, known.progress if topic.reliable else None
         progress = Progress(new_incarnation(), topic.end) if value is None else restored(value, new_incarnation)
         if progress.cursor > topic.end:
             _log.error("%s: subscription %s was at offset %d, and the log ends at %d: it goes on there",
                        topic.name, name, progress.cursor, topic.end)  # fmt: skip
-        own, place = own_policy(topic.name, name, known.get("policy")), restored_place(value or {})
-        made = topic.subscriptions[name] = self._made(topic, name, Kind(known["kind"]), progress, own, place)
-        return made
+        own, place = own_policy(topic.name, name, known.value.get("policy")), restored_place(value or {})
+        made = topic.subscriptions[name] = self._made(topic, name, Kind(known.value["kind"]), progress, own, place)
+        for consumer in known.consumers:
+            self._add_consumer(topic, made, consumer)
+        if isinstance(made, Subscription):
+            self._places.moved(topic, made)
+        made.start()
 
     def _made(
         self,
@@ -364,10 +345,14 @@ class Broker:
         key = progress_key(name, topic.name)
         return Subscription(
             name, kind, progress, own, self._policy, topic.feed, self._clock,
-            lambda changed: self._progress.moved(key, changed),
+            lambda changed: self._moved(key, topic, changed),
             lambda subscription, entry, attempts, reason: self._set_aside(topic, subscription, entry, attempts, reason),
             place,
         )  # fmt: skip
+
+    def _moved(self, key: str, topic: BrokerTopic, subscription: Subscription) -> None:
+        self._progress.moved(key, subscription)
+        self._places.moved(topic, subscription)
 
     def _placed(self, topic: BrokerTopic, subscription: Subscription) -> None:
         self._progress.moved(progress_key(subscription.name, topic.name), subscription)
@@ -377,10 +362,6 @@ class Broker:
     ) -> None:
         subscription.add(consumer)
         self._consumers[consumer.id] = _Place(topic, subscription, consumer)
-
-    async def _store_consumer(self, topic: TopicName, subscription: str, consumer: Consumer) -> None:
-        value = {"id": consumer.id, "key_filters": list(consumer.key_filters)}
-        await self._records.put(topic_key(CONSUMERS, topic, subscription, consumer.name), value)
 
     # --- messages that nobody acknowledges
 
@@ -395,38 +376,31 @@ class Broker:
     # --- for administrators, see `frazil.broker.admin`
 
     @property
-    def topics(self) -> dict[TopicName, BrokerTopic]:
+    def topics(self) -> KnownTopics:
         return self._topics
 
     async def create_topics(
-        self, base: TopicName, partitions: int, *, reliable: bool, retention: RetentionSettings | None
+        self,
+        base: TopicName,
+        partitions: int,
+        *,
+        reliable: bool,
+        retention: RetentionSettings | None,
+        also: Mapping[str, Stored] | None = None,
     ) -> list[TopicName]:
-        """A new topic, or all its partitions: all of them, or none. Returns their names; `TopicExists`."""
+        """A new topic, or all its partitions: all of them, or none. Returns their names; `TopicExists`.
+
+        `also` are records that are stored with it, or not at all.
+        """
         self._check_open()
         async with self._making:
-            names = partition_names(base, partitions) if partitions else [base]
-            missing = to_make(base, partitions, reliable, self._topics, await self._stored())
-            if reliable:
-                await asyncio.to_thread(create_logs, self._storage, base, partitions, retention)
-            try:
-                for name in reversed(names):  # number 0 last, as in the log
-                    if name not in self._topics:
-                        topic = await self._opened(name, reliable)
-                        await self._introduce(topic, await self._records.get(topic_key(TOPICS, name)))
-                        self._topics[name] = topic
-            except BaseException:
-                if reliable:
-                    await asyncio.to_thread(delete_logs, self._storage, missing)
-                for name in missing:
-                    await self._remove(name)
-                raise
-            return names
+            return await self._directory.create(base, partitions, reliable, retention, also or {})
 
     async def delete_topic(self, name: TopicName, *, force: bool) -> None:
         """With everything that is known of it, and all its partitions; or nothing, if one of them is in use."""
         self._check_open()
         async with self._making, self._progress.held():
-            names = topic_or_partitions(name, await self._stored() | self._topics.keys())
+            names = await self._directory.all_of(name)
             users = [await self._records.users(one) for one in names]
             subscriptions, producers = (sum(each) for each in zip(*users, strict=True))
             if not force and (subscriptions or producers):
@@ -439,17 +413,14 @@ class Broker:
 
     async def _remove(self, name: TopicName) -> None:
         """All but the log, which goes after it: a cursor never outlives its log. What is stored goes first."""
-        await self._forget(name)
-        topic = self._topics.pop(name, None)
+        await self._directory.forget(name)
+        topic = self._topics.remove(name)
         if topic is not None:
             for subscription in topic.subscriptions.values():
                 self._forget_consumers(topic, subscription)
             for producer in topic.producers.values():
                 del self._producers[producer.id]
             await topic.close()
-
-    async def _stored(self) -> set[TopicName]:
-        return {TopicName.parse(name) for name in await asyncio.to_thread(self._storage.topics)}
 
     async def delete_subscription(self, topic: BrokerTopic, name: str) -> None:
         """Its streams end. Whoever subscribes again by that name begins with what is published next."""
@@ -463,11 +434,19 @@ class Broker:
             self._forget_consumers(topic, subscription)
             await subscription.close()
 
-    async def move_subscription(self, subscription: Subscription, offset: int) -> None:
-        """Durable when it returns. If that fails it is in force all the same, and stored as soon as that can be."""
+    async def move_subscription(self, topic: BrokerTopic, subscription: Subscription, offset: int) -> None:
+        """Durable when it returns, and in force from then on. If that fails, the subscription goes on as before."""
         self._check_open()
-        subscription.move_to(offset)
-        await self._progress.flush()
+        key, wanted = progress_key(subscription.name, topic.name), Progress(new_incarnation(), offset)
+        async with self._progress.held():
+            if subscription.deleted:
+                raise SubscriptionNotFound(str(topic.name), subscription.name)
+            try:
+                await self._records.put(key, stored_form(wanted))
+            except BaseException:
+                self._progress.moved(key, subscription)  # it may have been stored all the same
+                raise
+            subscription.move_to(wanted)
 
     async def set_policy(self, topic: BrokerTopic, name: str, change: Callable[[OwnPolicy], OwnPolicy]) -> Subscription:
         """Durable when it returns, and in force from then on. A policy that is refused changes nothing."""
@@ -487,6 +466,7 @@ class Broker:
     def _forget_consumers(self, topic: BrokerTopic, subscription: Subscription | LiveSubscription) -> None:
         subscription.end_at_once()
         self._progress.forget(progress_key(subscription.name, topic.name))
+        self._places.forget(topic, subscription)
         for consumer in subscription.consumers.values():
             del self._consumers[consumer.id]
 

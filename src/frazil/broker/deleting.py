@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 
-from frazil.broker.records import delete_key, forget_topic, users_of
+from frazil.broker.records import forget_topic, users_of
 from frazil.core.errors import TopicInUse
 from frazil.core.names import TopicName
 from frazil.core.partitions import topic_or_partitions
@@ -23,7 +23,7 @@ def delete_with_records(storage: Storage, topic: str, *, force: bool) -> None:
     A partitioned topic goes with all its partitions, or none if one of them is in use.
     """
     name = TopicName.parse(topic)
-    there = {TopicName.parse(one) for one in storage.topics()}
+    there = storage.family(name)
     names = topic_or_partitions(name, there)
     with contextlib.ExitStack() as stack:
         meta = None
@@ -36,7 +36,6 @@ def delete_with_records(storage: Storage, topic: str, *, force: bool) -> None:
         for one in reversed(names):
             there.discard(one)
             if meta is not None:
-                if not any(other.partition_of()[0] == base for other in there):
-                    delete_key(meta, schema_key(base))
-                forget_topic(meta, one)
+                is_last = not any(other.partition_of()[0] == base for other in there)
+                forget_topic(meta, one, [schema_key(base)] if is_last else ())
             storage.delete_topic(str(one))

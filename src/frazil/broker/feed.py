@@ -21,15 +21,14 @@ SHARED_BYTES_MAX = 4 * 1024 * 1024
 
 
 class Feed:
-    """The topic's end, and what was decoded lately. `moved` is called on the loop when there is more."""
+    """The topic's end, and what was decoded lately."""
 
-    def __init__(self, topic: Topic, moved: Callable[[], None]) -> None:
+    def __init__(self, topic: Topic) -> None:
         self.topic = topic
-        self._moved = moved
         self._loop = asyncio.get_running_loop()
         self._shared: OrderedDict[int, tuple[list[Entry], int]] = OrderedDict()
         self._shared_bytes = 0
-        self._listens = False
+        self._listening: dict[Callable[[], None], None] = {}
 
     @property
     def end(self) -> int:
@@ -39,11 +38,14 @@ class Feed:
         """`after` is where the table has a row before `offset`, if that is known."""
         return FeedReader(self, offset, after)
 
-    def listen(self) -> None:
-        """Be told of the next move of the end. Once asked for, once told: ask before looking."""
-        if not self._listens:
-            self._listens = True
+    def listen(self, told: Callable[[], None]) -> None:
+        """Be told, on the loop, of the next move of the end. Once asked for, once told: ask before looking.
+
+        Those who do not ask cost nothing when a message is published, however many they are.
+        """
+        if not self._listening:
             self.topic.log.tail.add(self._wake)
+        self._listening[told] = None
 
     def close(self) -> None:
         self.topic.log.tail.discard(self._wake)
@@ -53,8 +55,9 @@ class Feed:
         self._loop.call_soon_threadsafe(self._told)
 
     def _told(self) -> None:
-        self._listens = False
-        self._moved()
+        listening, self._listening = self._listening, {}
+        for told in listening:
+            told()
 
     # --- for its readers
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import uuid
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
 from frazil.broker.topic import BrokerTopic
@@ -35,15 +37,25 @@ def to_make(
     return missing
 
 
-def create_logs(storage: Storage, base: TopicName, partitions: int, retention: RetentionSettings | None) -> None:
-    """All or none."""
+def new_log_id() -> str:
+    return str(uuid.uuid4())
+
+
+def create_log(storage: Storage, name: TopicName, ids: Mapping[TopicName, str]) -> None:
+    """If another was quicker, its log stays as it is."""
+    with contextlib.suppress(TopicExists):
+        storage.create_topic(str(name), log_id=ids[name])
+
+
+def create_logs(
+    storage: Storage,
+    base: TopicName,
+    partitions: int,
+    retention: RetentionSettings | None,
+    ids: Mapping[TopicName, str] | None = None,
+) -> None:
+    """All or none. `ids` are those that new logs get."""
     if partitions:
-        storage.create_partitions(str(base), partitions, retention=retention)
+        storage.create_partitions(str(base), partitions, retention=retention, log_ids=ids)
     else:
-        storage.create_topic(str(base), retention=retention)
-
-
-def delete_logs(storage: Storage, names: Sequence[TopicName]) -> None:
-    """Of a creation that failed, in the order in which they were made: number 0 last."""
-    for name in names:
-        storage.delete_topic(str(name))
+        storage.create_topic(str(base), retention=retention, log_id=(ids or {}).get(base))

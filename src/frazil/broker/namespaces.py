@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from frazil.broker.records import delete_key
 from frazil.core.errors import InvalidInput, NamespaceExists, NamespaceInUse, NamespaceNotFound
 from frazil.core.names import TopicName, check_namespace
 from frazil.log.storage import Storage
@@ -47,7 +46,7 @@ class Namespaces:
         topics = self._topics_of().get(name, 0)
         if topics:
             raise NamespaceInUse(name, topics)
-        delete_key(self._meta, NAMESPACES + name)
+        self._meta.delete_all([NAMESPACES + name])
 
     def _made(self) -> set[str]:
         return {entry.key.removeprefix(NAMESPACES) for entry in self._meta.list(NAMESPACES)}

@@ -3,7 +3,8 @@
 A subscription that resumes in the table looks for files from there on, and not through the whole table. Nothing else
 depends on it: a cursor goes on by its offset. It also shows other tools which snapshot and which file a subscription is
 at. A look at a table costs far more than an acknowledgement, so cursors that move on are looked at every few seconds,
-and the looks take a small part of the time however many topics there are.
+and the looks take a small part of the time however many topics there are. Subscriptions whose cursors stand still cost
+nothing once their place is known.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 
 from frazil.broker.subscription import Subscription
 from frazil.broker.topic import BrokerTopic
@@ -26,11 +27,9 @@ _log = logging.getLogger("frazil.broker")
 
 
 class PlaceKeeper:
-    def __init__(
-        self, topics: Callable[[], Iterable[BrokerTopic]], placed: Callable[[BrokerTopic, Subscription], None]
-    ) -> None:
-        self._topics = topics
+    def __init__(self, placed: Callable[[BrokerTopic, Subscription], None]) -> None:
         self._placed = placed
+        self._moved: dict[BrokerTopic, set[Subscription]] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -41,10 +40,22 @@ class PlaceKeeper:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    def moved(self, topic: BrokerTopic, subscription: Subscription) -> None:
+        """Its cursor may have another place now. A topic without a table has none."""
+        if topic.has_history and subscription.cursor.end not in (0, subscription.placed_end):
+            self._moved.setdefault(topic, set()).add(subscription)
+
+    def forget(self, topic: BrokerTopic, subscription: object) -> None:
+        """Of a subscription that is no more."""
+        waiting = self._moved.get(topic, set())
+        waiting.discard(subscription)  # type: ignore[arg-type]  # one of a topic without a log was never there
+        if not waiting:
+            self._moved.pop(topic, None)
+
     async def look(self) -> None:
-        """Once over all topics."""
-        for topic in list(self._topics()):
-            moved = {one: one.cursor.end for one in _moved(topic)}
+        """Once over all that moved. What the table has not got yet is looked for again."""
+        for topic in list(self._moved):
+            moved = {one: one.cursor.end for one in self._moved.get(topic, ())}
             if not moved:
                 continue
             offsets = {end - 1 for end in moved.values()}
@@ -57,19 +68,14 @@ class PlaceKeeper:
                 if end - 1 in found and not subscription.deleted and subscription.cursor.end >= end:
                     subscription.place, subscription.placed_end = found[end - 1], end
                     self._placed(topic, subscription)
+                if subscription.cursor.end in (0, subscription.placed_end):
+                    self.forget(topic, subscription)
 
     async def _work(self) -> None:
         while True:
             started = time.monotonic()
             await self.look()
             await asyncio.sleep(max(INTERVAL_SECONDS, REST * (time.monotonic() - started)))
-
-
-def _moved(topic: BrokerTopic) -> Iterator[Subscription]:
-    """Those whose place is not known, or of a cursor that they had before."""
-    for subscription in topic.subscriptions.values():
-        if isinstance(subscription, Subscription) and subscription.cursor.end not in (0, subscription.placed_end):
-            yield subscription
 
 
 def _places(topic: BrokerTopic, offsets: set[int]) -> dict[int, Place]:

@@ -9,6 +9,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from frazil.broker.delivery.own_policy import OwnPolicy
+from frazil.broker.known import KnownTopics
 from frazil.broker.subscription import Subscription
 from frazil.broker.topic import BrokerTopic
 from frazil.core.errors import InvalidInput, SubscriptionNotFound, TopicDiffers
@@ -38,15 +39,15 @@ def with_policy(topic: BrokerTopic, subscription: str) -> Subscription:
     return found
 
 
-async def check_takes_letters(storage: Storage, letters: TopicName, known: Mapping[TopicName, BrokerTopic]) -> None:
+async def check_takes_letters(storage: Storage, letters: TopicName, known: KnownTopics) -> None:
     """Whether dead letters can be published there; the topic is made with the first of them."""
     if letters in known and not known[letters].reliable:
         raise TopicDiffers(str(letters), "dead_letter_topic must be a reliable topic")
-    await asyncio.to_thread(_check_stored, storage, letters, known.keys())
+    await asyncio.to_thread(_check_stored, storage, letters, frozenset(known.family(letters)))
 
 
 def _check_stored(storage: Storage, letters: TopicName, known: AbstractSet[TopicName]) -> None:
-    stored = {TopicName.parse(name) for name in storage.topics()}
+    stored = storage.family(letters)
     there = stored | known
     check_form(letters, there, has_partitions=letters not in there and bool(partitions_of(letters, there)))
     if letters in stored and storage.record(str(letters)).schema is not None:

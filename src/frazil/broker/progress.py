@@ -6,6 +6,7 @@ A crash forgets at most what was acknowledged within the flush time; those messa
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,8 @@ from frazil.core.offsets import OffsetRange, Place
 
 RANGES_MAX = 1_000
 """Of what is acknowledged beyond a cursor; more would be delivered again after a crash, and no more is stored."""
+STEP_MAX = 1_000
+"""Stored in one transaction: the loop has others to serve."""
 AGAIN_SECONDS_MAX = 10.0
 
 _log = logging.getLogger("frazil.broker")
@@ -53,24 +56,31 @@ class ProgressKeeper:
             await self._flush()
 
     async def _flush(self) -> None:
-        moved = {key: one for key, one in self._moved.items() if not one.deleted}
-        self._moved = {}
-        if not moved:
-            return
-        taken = {key: one.progress() for key, one in moved.items()}
+        waiting, self._moved = self._moved, {}
         try:
-            await self._records.put_all({key: stored_form(taken[key], one.place) for key, one in moved.items()})
-        except BaseException:
-            self._moved = {**moved, **self._moved}
-            raise
+            while waiting:
+                step = dict(itertools.islice(waiting.items(), STEP_MAX))
+                await self._store({key: one for key, one in step.items() if not one.deleted})
+                for key in step:
+                    del waiting[key]
+        finally:
+            self._moved = {**waiting, **self._moved}
+
+    async def _store(self, moved: dict[str, Subscription]) -> None:
+        taken = {key: one.progress() for key, one in moved.items()}
+        await self._records.put_all({key: stored_form(taken[key], one.place) for key, one in moved.items()})
         for key, one in moved.items():
             one.stored(taken[key])
 
     async def close(self) -> None:
+        """What can't be stored any more is delivered again after a restart."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self.flush()
+        try:
+            await self.flush()
+        except FrazilError as error:
+            _log.error("progress of %d subscriptions could not be stored: %s", len(self._moved), error)
 
     async def _work(self) -> None:
         delay = self._flush_seconds

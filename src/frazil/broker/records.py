@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
+from frazil.broker.consumer import Consumer
+from frazil.core.errors import FrazilError
 from frazil.core.names import TopicName
 from frazil.meta.broker_keys import CONSUMERS, PRODUCERS, PROGRESS, SUBSCRIPTIONS, TOPICS, progress_key, topic_key
 from frazil.meta.store import MetaStore
@@ -27,14 +30,19 @@ __all__ = [
     "SUBSCRIPTIONS",
     "TOPICS",
     "Records",
-    "delete_key",
+    "Stored",
     "forget_topic",
     "progress_key",
+    "stored_consumer",
     "topic_key",
     "users_of",
 ]
 
 Found = TypeVar("Found")
+Stored = Mapping[str, Any] | bytes
+"""A value: a record, or bytes as they are stored."""
+
+_log = logging.getLogger("frazil.broker")
 
 
 class Records:
@@ -46,15 +54,28 @@ class Records:
         """Durable when it returns."""
         await self.put_all({key: value})
 
-    async def put_all(self, values: dict[str, dict[str, Any]]) -> None:
-        await self._run(lambda: self._meta.put_all({key: json.dumps(value).encode() for key, value in values.items()}))
+    async def put_all(self, values: Mapping[str, Stored]) -> None:
+        """All or nothing, if they are not many. Bytes are stored as they are."""
+        await self._run(lambda: self._meta.put_all({key: _encoded(value) for key, value in values.items()}))
 
     async def get(self, key: str) -> dict[str, Any] | None:
         found = await self._run(lambda: self._meta.get(key))
         return None if found is None else json.loads(found.value)
 
-    async def delete(self, key: str) -> None:
-        await self._run(lambda: delete_key(self._meta, key))
+    async def delete_all(self, keys: Collection[str]) -> None:
+        """Whatever their values are by now."""
+        await self._run(lambda: self._meta.delete_all(keys))
+
+    async def withdraw(self, keys: Collection[str]) -> None:
+        """Of something that was not made after all. What can't be removed now is harmless, and said."""
+        try:
+            await self.delete_all(keys)
+        except FrazilError as error:
+            _log.warning("records of what was refused are left in the metadata store: %s: %s", ", ".join(keys), error)
+
+    async def values(self, prefix: str) -> dict[str, bytes]:
+        """By whole keys, not decoded."""
+        return {one.key: one.value for one in await self._run(lambda: self._meta.list(prefix))}
 
     async def list(self, prefix: str) -> dict[tuple[str, ...], dict[str, Any]]:
         """By the names that follow the prefix."""
@@ -66,22 +87,20 @@ class Records:
         return await self._run(lambda: users_of(self._meta, topic))
 
     async def delete_subscription(self, topic: TopicName, subscription: str) -> None:
-        await self._run(lambda: self._delete_subscription(topic, subscription))
+        """All that is stored of it, or nothing."""
+        keys = [topic_key(SUBSCRIPTIONS, topic, subscription), progress_key(subscription, topic)]
+        below = [topic_key(CONSUMERS, topic, subscription) + "/"]
+        await self._run(lambda: self._meta.delete_all(keys, below))
 
-    async def delete_topic(self, topic: TopicName) -> None:
-        """All that is stored of it, whatever that is."""
-        await self._run(lambda: forget_topic(self._meta, topic))
+    async def delete_topic(self, topic: TopicName, also: Collection[str] = ()) -> None:
+        """All that is stored of it, whatever that is, and the keys that go with it."""
+        await self._run(lambda: forget_topic(self._meta, topic, also))
 
     def close(self) -> None:
         self._thread.shutdown()
 
     async def _run(self, work: Callable[[], Found]) -> Found:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-
-    def _delete_subscription(self, topic: TopicName, subscription: str) -> None:
-        _delete_below(self._meta, topic_key(CONSUMERS, topic, subscription) + "/")
-        delete_key(self._meta, topic_key(SUBSCRIPTIONS, topic, subscription))
-        delete_key(self._meta, progress_key(subscription, topic))
 
 
 def users_of(meta: MetaStore, topic: TopicName) -> tuple[int, int]:
@@ -90,23 +109,20 @@ def users_of(meta: MetaStore, topic: TopicName) -> tuple[int, int]:
     return len(subscriptions), len(meta.list(topic_key(PRODUCERS, topic) + "/"))
 
 
-def forget_topic(meta: MetaStore, topic: TopicName) -> None:
-    """All that is stored of it. What says that there is anything goes last: cut short, it can be done again."""
-    for prefix in (CONSUMERS, SUBSCRIPTIONS, PRODUCERS):
-        _delete_below(meta, topic_key(prefix, topic) + "/")
-    for entry in meta.list(PROGRESS):
-        if entry.key.endswith(str(topic)):
-            delete_key(meta, entry.key)
-    delete_key(meta, topic_key(TOPICS, topic))
+def forget_topic(meta: MetaStore, topic: TopicName, also: Collection[str] = ()) -> None:
+    """All that is stored of it, and the keys that go with it: all or nothing, if they are not many.
+
+    What says that there is anything goes last: cut short, it can be done again.
+    """
+    progress = [entry.key for entry in meta.list(PROGRESS, suffix=str(topic))]
+    below = [topic_key(prefix, topic) + "/" for prefix in (SUBSCRIPTIONS, CONSUMERS, PRODUCERS)]
+    meta.delete_all([*progress, *also, topic_key(TOPICS, topic)], below)
 
 
-def _delete_below(meta: MetaStore, prefix: str) -> None:
-    for entry in meta.list(prefix):
-        delete_key(meta, entry.key)
+def stored_consumer(topic: TopicName, subscription: str, consumer: Consumer) -> dict[str, Stored]:
+    value = {"id": consumer.id, "key_filters": list(consumer.key_filters)}
+    return {topic_key(CONSUMERS, topic, subscription, consumer.name): value}
 
 
-def delete_key(meta: MetaStore, key: str) -> None:
-    """Whatever its value is by now."""
-    while (found := meta.get(key)) is not None:
-        if meta.delete(key, found.revision):
-            return
+def _encoded(value: Stored) -> bytes:
+    return value if isinstance(value, bytes) else json.dumps(value).encode()

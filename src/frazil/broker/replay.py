@@ -122,8 +122,7 @@ def _topic_of_letters(storage: Storage, topic: TopicName, source: TopicName | No
     try:
         return storage.topic(str(dead_letter_topic(topic)), create=False)
     except TopicNotFound:
-        base = topic.partition_of()[0]
-        if any(base == TopicName.parse(name).partition_of()[0] for name in storage.topics()):
+        if storage.family(topic):
             return None
         raise TopicNotFound(str(topic)) from None
 

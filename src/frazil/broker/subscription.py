@@ -209,9 +209,12 @@ class Subscription:
         self.own_policy = own
         self._apply(self._state.policy_set(own.over(defaults), self._now_us()))
 
-    def move_to(self, offset: int) -> None:
-        """Start again at an offset. Consumers stay connected; what is on its way to them is void."""
-        decisions = self._state.reset(offset, new_incarnation(), self._now_us())
+    def move_to(self, stored: Progress) -> None:
+        """Start again where another incarnation was stored to begin. Consumers stay connected; what is on its way to
+        them is void."""
+        offset = stored.cursor
+        decisions = self._state.reset(offset, stored.incarnation, self._now_us())
+        self._state.stored(stored)
         for consumer in self.consumers.values():
             if consumer.stream is not None:
                 consumer.stream.reset(self._state.incarnation)
@@ -226,11 +229,6 @@ class Subscription:
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._work(), name=f"subscription {self.name}")
-
-    def has_more(self) -> None:
-        """The topic has grown. The task listens again, even if it has read those messages already."""
-        if self._state.has_room:
-            self._wake.set()
 
     def end_at_once(self) -> None:
         """Nothing that happens from now on counts: the subscription is being deleted."""
@@ -253,7 +251,8 @@ class Subscription:
         failures = 0
         while True:
             self._wake.clear()
-            self._feed.listen()
+            if self._state.has_room:
+                self._feed.listen(self._wake.set)
             now_us = self._now_us()
             wake_at_us = self._state.wake_at_us()
             if wake_at_us is not None and wake_at_us <= now_us:

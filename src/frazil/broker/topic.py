@@ -21,7 +21,7 @@ from frazil.log.publishing import checked_message
 from frazil.log.topic import Topic
 
 if TYPE_CHECKING:
-    from frazil.broker.broker import Producer
+    from frazil.broker.producer import Producer
 
 
 class Outgoing(NamedTuple):
@@ -41,7 +41,7 @@ class BrokerTopic:
         self._loop = asyncio.get_running_loop()
         self._notify = self._settled  # one object, so that a group is told once for all its callers
         self._live_offsets = itertools.count()
-        self.feed = Feed(log, self._moved) if log is not None else None
+        self.feed = Feed(log) if log is not None else None
 
     @property
     def reliable(self) -> bool:
@@ -50,6 +50,11 @@ class BrokerTopic:
     @property
     def log_id(self) -> str | None:
         return None if self._log is None else self._log.log.log_id
+
+    @property
+    def has_history(self) -> bool:
+        """Whether it has, or may get, a table."""
+        return self._log is not None and self._log.log.history is not None
 
     def is_of_log(self, log_id: str | None) -> bool:
         """Whether what is stored with that log id is of this topic: its log, or one that was renumbered to it."""
@@ -104,11 +109,6 @@ class BrokerTopic:
             assert isinstance(subscription, LiveSubscription)
             subscription.offer(entry)
         return offset
-
-    def _moved(self) -> None:
-        for subscription in self.subscriptions.values():
-            assert isinstance(subscription, Subscription)
-            subscription.has_more()
 
     def _settled(self, part: Part) -> None:
         """Called by a committer: one hop to the loop for all callers of a group."""

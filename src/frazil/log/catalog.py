@@ -68,9 +68,14 @@ class TopicRecord:
 
     @classmethod
     def new(
-        cls, name: TopicName, now_us: int, schema: pa.Schema | None, retention: RetentionSettings | None
+        cls,
+        name: TopicName,
+        now_us: int,
+        schema: pa.Schema | None,
+        retention: RetentionSettings | None,
+        log_id: str | None = None,
     ) -> TopicRecord:
-        return cls(name, str(uuid.uuid4()), now_us, schema, retention)
+        return cls(name, log_id or str(uuid.uuid4()), now_us, schema, retention)
 
     def with_schema(self, schema: pa.Schema) -> TopicRecord:
         return replace(self, schema=schema)
@@ -158,6 +163,11 @@ class TopicCatalog:
 
     def names(self) -> set[TopicName]:
         return set(self._names)
+
+    def family(self, name: TopicName) -> set[TopicName]:
+        """The topic that `name` is, or is a partition of, and its partitions: those of them that are there."""
+        base = name.partition_of()[0]
+        return {one for one in self._folded.get(str(base).lower(), ()) if one.partition_of()[0] == base}
 
     def has_partitions(self, name: TopicName) -> bool:
         return self._partitions[name] > 0

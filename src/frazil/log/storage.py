@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -126,18 +127,25 @@ class Storage:
         return topic
 
     def create_topic(
-        self, name: str, *, schema: pa.Schema | None = None, retention: RetentionSettings | None = None
+        self,
+        name: str,
+        *,
+        schema: pa.Schema | None = None,
+        retention: RetentionSettings | None = None,
+        log_id: str | None = None,
     ) -> Topic:
-        """A new topic, or `TopicExists`."""
+        """A new topic, or `TopicExists`. `log_id` is for those who must know it beforehand: never used before."""
         parsed = TopicName.parse(name)
         parsed.check_new()
         if schema is not None:
             check_own_schema(schema)
             schema = schema.remove_metadata()
         self._context.process.check()
-        return uninterrupted(lambda: self._create_topic(parsed, schema, retention))
+        return uninterrupted(lambda: self._create_topic(parsed, schema, retention, log_id))
 
-    def _create_topic(self, parsed: TopicName, schema: pa.Schema | None, retention: RetentionSettings | None) -> Topic:
+    def _create_topic(
+        self, parsed: TopicName, schema: pa.Schema | None, retention: RetentionSettings | None, log_id: str | None
+    ) -> Topic:
         with self._guard:
             self._check_open()
             if parsed in self._catalog:
@@ -158,7 +166,7 @@ class Storage:
                     field="topic",
                 )
             self._changes += 1
-            self._catalog.create(TopicRecord.new(parsed, self._context.clock.now_us(), schema, retention))
+            self._catalog.create(TopicRecord.new(parsed, self._context.clock.now_us(), schema, retention, log_id))
             return self._open_topic(parsed)
 
     def _found(self, name: TopicName) -> Topic | None:
@@ -194,7 +202,14 @@ class Storage:
                 raise self._not_there(parsed)
             return topic
 
-    def create_partitions(self, name: str, count: int, *, retention: RetentionSettings | None = None) -> list[Topic]:
+    def create_partitions(
+        self,
+        name: str,
+        count: int,
+        *,
+        retention: RetentionSettings | None = None,
+        log_ids: Mapping[TopicName, str] | None = None,
+    ) -> list[Topic]:
         """`<name>-part-0` up to `<name>-part-(count-1)`: all of them, or none. `TopicExists` if it is there.
 
         A crash in between leaves a topic without partition 0: the same call completes it.
@@ -202,20 +217,24 @@ class Storage:
         base = TopicName.parse(name)
         wanted = partition_names(base, count)
         self._context.process.check()
-        return uninterrupted(lambda: self._create_partitions(base, wanted, retention))
+        return uninterrupted(lambda: self._create_partitions(base, wanted, retention, log_ids or {}))
 
     def _create_partitions(
-        self, base: TopicName, wanted: list[TopicName], retention: RetentionSettings | None
+        self,
+        base: TopicName,
+        wanted: list[TopicName],
+        retention: RetentionSettings | None,
+        log_ids: Mapping[TopicName, str],
     ) -> list[Topic]:
         with self._guard:
             self._check_open()
-            missing = partitions_to_make(base, len(wanted), self._catalog.names())
+            missing = partitions_to_make(base, len(wanted), self._catalog.family(base))
             for partition in wanted:
                 if partition not in missing:
                     self._check_unused(partition, retention)
             try:
                 for partition in missing:
-                    self.create_topic(str(partition), retention=retention)
+                    self.create_topic(str(partition), retention=retention, log_id=log_ids.get(partition))
             except BaseException:
                 for partition in missing:
                     if partition in self._catalog:
@@ -273,7 +292,7 @@ class Storage:
             if parsed not in self._catalog:
                 if not self._catalog.has_partitions(parsed):
                     raise TopicNotFound(str(parsed))
-                for partition in reversed(partitions_of(parsed, self._catalog.names())):
+                for partition in reversed(partitions_of(parsed, self._catalog.family(parsed))):
                     self.delete_topic(str(partition))
                 return
             self._changes += 1
@@ -301,6 +320,16 @@ class Storage:
         with self._guard:
             self._check_open()
             return [str(name) for name in sorted(self._catalog.names())]
+
+    def family(self, name: TopicName) -> set[TopicName]:
+        """The topic that `name` is, or is a partition of, and its partitions: those of them that are there.
+
+        It looks at no other topic, however many there are.
+        """
+        self._context.process.check()
+        with self._guard:
+            self._check_open()
+            return self._catalog.family(name)
 
     # --- the whole folder
 
@@ -432,7 +461,7 @@ class Storage:
         return Topic(log)
 
     def _not_there(self, name: TopicName) -> TopicNotFound:
-        return topic_not_found(name, self._catalog.names() if self._catalog.has_partitions(name) else ())
+        return topic_not_found(name, self._catalog.family(name))
 
     def _record_ends(self) -> None:
         self._catalog.record_ends(

@@ -14,7 +14,7 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -57,7 +57,7 @@ SLIP_FRESH_S = SLIP_LEASE_S / 3
 """An older slip is not used again, so that none ends while a call depends on it."""
 CLOSE_S_MAX = 1.0
 STEP_KEYS_MAX = 100
-"""Put in one transaction; etcd takes 128 operations, of which one is the slip's."""
+"""Put or deleted in one transaction; etcd takes 128 operations, of which one is the slip's."""
 
 _DONE = b"done"
 _WITHDRAWN = b"withdrawn"
@@ -102,8 +102,18 @@ class EtcdStore:
         change = pb.RequestOp(request_delete_range=remove)
         return self._change([_is_at(remove.key, revision)], [change]) is not None
 
-    def list(self, prefix: str) -> list[Entry]:
-        return self.snapshot(prefix).entries
+    def delete_all(self, keys: Collection[str], below: Collection[str] = ()) -> None:
+        for key in (*keys, *below):
+            check_key(key)
+        prefixes = [self._path(prefix) for prefix in below]
+        removals = [pb.DeleteRangeRequest(key=path, range_end=range_end(path)) for path in prefixes]
+        removals += [pb.DeleteRangeRequest(key=self._path(key)) for key in keys]
+        for at in range(0, len(removals), STEP_KEYS_MAX):
+            step = removals[at : at + STEP_KEYS_MAX]
+            self._change([], [pb.RequestOp(request_delete_range=one) for one in step])
+
+    def list(self, prefix: str, suffix: str = "") -> list[Entry]:
+        return [entry for entry in self.snapshot(prefix).entries if entry.key.endswith(suffix)]
 
     def snapshot(self, prefix: str) -> Listing:
         check_key(prefix)

@@ -82,10 +82,12 @@ class PutResponse(_message.Message):
     def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ...) -> None: ...
 
 class DeleteRangeRequest(_message.Message):
-    __slots__ = ("key",)
+    __slots__ = ("key", "range_end")
     KEY_FIELD_NUMBER: _ClassVar[int]
+    RANGE_END_FIELD_NUMBER: _ClassVar[int]
     key: bytes
-    def __init__(self, key: _Optional[bytes] = ...) -> None: ...
+    range_end: bytes
+    def __init__(self, key: _Optional[bytes] = ..., range_end: _Optional[bytes] = ...) -> None: ...
 
 class DeleteRangeResponse(_message.Message):
     __slots__ = ("header",)

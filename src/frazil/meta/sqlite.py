@@ -2,33 +2,43 @@
 
 Each thread has a connection of its own. WAL mode lets them read while one writes; `synchronous = FULL` syncs each
 change before it is told. Leases end by the wall clock, which processes share; whoever comes next removes what they
-held. A watch is woken by changes of its own store, and asks the file, cheaply, whether others have changed it.
+held. A clock that is set back prolongs no lease beyond its time; one that is set forwards ends leases early. A watch is
+woken by changes of its own store, and asks the file, cheaply, whether others have changed it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from frazil.core.clock import Clock, SystemClock
 from frazil.core.errors import Closed, DiskFull, FrazilError, LeaseExpired, RevisionCompacted, TryLater
 from frazil.core.modes import make_private_file, make_private_folder
-from frazil.meta.sqlite_changes import CHANGES_MAX, Changing, prepare
+from frazil.meta.sqlite_changes import CHANGES_MAX, CLOCK_SLACK_US, Changing, after_prefix, prepare
 from frazil.meta.store import Change, Entry, Lease, Listing, Watch, check_key, check_ttl, check_value
 
 LOCK_WAIT_S_MAX = 30.0
+_NEEDS_ROOM = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+"""Also what SQLite says when it can't make or extend one of its files."""
 POLL_S = 0.02
 """How long a change of another process may take to be noticed."""
+ROOM_BYTES_MIN = 256 * 1024
+"""On a file system with less room than this, SQLite's I/O errors are those of a full disk."""
 
 _CHANGES = """
 SELECT key, value, revision FROM changes
 WHERE revision > ?2 AND substr(key, 1, length(?1)) = ?1 ORDER BY revision, key
 """
-_LIST = "SELECT key, value, revision FROM entries WHERE key >= ?1 AND substr(key, 1, length(?1)) = ?1 ORDER BY key"
+_LIST = """
+SELECT key, value, revision FROM entries
+WHERE key >= ?1 AND key < ?2 AND (?3 = '' OR substr(key, -length(?3)) = ?3) ORDER BY key
+"""
+_IS_DUE = "SELECT 1 FROM leases WHERE ends_us <= ?1 OR ends_us > ?1 + ttl_ms * 1000 + ?2 LIMIT 1"
 
 
 class SqliteStore:
@@ -80,16 +90,26 @@ class SqliteStore:
             change.delete([key])
             return True
 
-    def list(self, prefix: str) -> list[Entry]:
-        return self.snapshot(prefix).entries
+    def delete_all(self, keys: Collection[str], below: Collection[str] = ()) -> None:
+        for key in (*keys, *below):
+            check_key(key)
+        with self._changing() as change:
+            change.delete_all(keys, below)
+
+    def list(self, prefix: str, suffix: str = "") -> list[Entry]:
+        return self._snapshot(prefix, suffix).entries
 
     def snapshot(self, prefix: str) -> Listing:
+        return self._snapshot(prefix)
+
+    def _snapshot(self, prefix: str, suffix: str = "") -> Listing:
         check_key(prefix)
         with self._reading() as connection:
             connection.execute("BEGIN")
             try:
                 revision = connection.execute("SELECT revision FROM newest").fetchone()[0]
-                return Listing([Entry(*row) for row in connection.execute(_LIST, (prefix,))], revision)
+                found = connection.execute(_LIST, (prefix, after_prefix(prefix), suffix))
+                return Listing([Entry(*row) for row in found], revision)
             finally:
                 connection.execute("ROLLBACK")
 
@@ -150,7 +170,7 @@ class SqliteStore:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if self._closed:
             return Closed(f"the store {self._path}")
-        if code == sqlite3.SQLITE_FULL:
+        if code == sqlite3.SQLITE_FULL or (code in _NEEDS_ROOM and self._has_no_room()):
             return DiskFull(str(self._path), str(error))
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return TryLater(f"{self._path} is locked by another process; try again", path=str(self._path))
@@ -158,12 +178,18 @@ class SqliteStore:
             f"{self._path} cannot be used: {error}; put it back from a copy, or move it away", path=str(self._path)
         )
 
+    def _has_no_room(self) -> bool:
+        try:
+            return shutil.disk_usage(self._path.parent).free < ROOM_BYTES_MIN
+        except OSError:
+            return False
+
     # --- transactions
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
         with self._told() as connection:
-            if connection.execute("SELECT 1 FROM leases WHERE ends_us <= ?", (self.now_us(),)).fetchone():
+            if connection.execute(_IS_DUE, (self.now_us(), CLOCK_SLACK_US)).fetchone():
                 self.expire()
             yield connection
 
@@ -219,6 +245,7 @@ class SqliteWatch(Watch):
         self._connection = store.connect()
         self._version = -1
         self._lease_ends_us: int | None = None
+        self._looked_us = store.now_us()
 
     def wake(self) -> None:
         with self._wake:
@@ -253,7 +280,10 @@ class SqliteWatch(Watch):
     def _look(self) -> tuple[list[Change], int]:
         with self._wake:
             woken, self._woken = self._woken, False
-        if self._lease_ends_us is not None and self._lease_ends_us <= self._store.now_us():
+        now_us = self._store.now_us()
+        stepped_back = now_us < self._looked_us - CLOCK_SLACK_US
+        self._looked_us = now_us
+        if self._lease_ends_us is not None and (stepped_back or self._lease_ends_us <= now_us):
             self._store.expire()
         version = self._connection.execute("PRAGMA data_version").fetchone()[0]
         if version == self._version and not woken:

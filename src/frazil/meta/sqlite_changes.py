@@ -7,13 +7,15 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from frazil.core.errors import FrazilError
 from frazil.meta.store import ABSENT
 
 CHANGES_MAX = 10_000
 CHANGES_BYTES_MAX = 16 * 1024 * 1024
+CLOCK_SLACK_US = 1_000_000
+"""A lease that ends later than its whole time from now, by more than this, is from before the clock was set back."""
 
 _VERSION = 1
 _TRIM_EVERY = 64
@@ -35,6 +37,18 @@ CREATE INDEX leases_by_end ON leases (ends_us);
 CREATE INDEX entries_by_lease ON entries (lease) WHERE lease IS NOT NULL;
 """
 """The first three are all that a file of version 0 has."""
+
+
+_SHORTEN = """
+UPDATE leases SET ends_us = ?1 + ttl_ms * 1000 WHERE ends_us > ?1 + ttl_ms * 1000 + ?2
+"""
+
+
+def after_prefix(prefix: str) -> str:
+    """The least string above all that begin with `prefix`, in the order of SQLite, which is that of code points."""
+    kept = prefix.rstrip("\U0010ffff")
+    following = ord(kept[-1]) + 1
+    return kept[:-1] + chr(0xE000 if following == 0xD800 else following)
 
 
 def prepare(connection: sqlite3.Connection, path: str) -> None:
@@ -88,7 +102,16 @@ class Changing:
             self._log(key, value)
         return self._revision
 
-    def delete(self, keys: Sequence[str]) -> None:
+    def delete_all(self, keys: Collection[str], below: Collection[str]) -> None:
+        """These keys and what begins with a prefix, as far as they are there."""
+        query = "SELECT key FROM entries WHERE key >= ? AND key < ?"
+        found = {key for key in keys if self.revision_of(key) != ABSENT}
+        for prefix in below:
+            found |= {key for (key,) in self._connection.execute(query, (prefix, after_prefix(prefix)))}
+        if found:
+            self.delete(sorted(found))
+
+    def delete(self, keys: Collection[str]) -> None:
         self._revision += 1
         for key in keys:
             self._connection.execute("DELETE FROM entries WHERE key = ?", (key,))
@@ -114,6 +137,8 @@ class Changing:
             self.delete([key for (key,) in held])
 
     def end_due_leases(self) -> None:
+        """Also shorten those that the clock, set back since, would let last longer than their time."""
+        self._connection.execute(_SHORTEN, (self._now_us, CLOCK_SLACK_US))
         due = "SELECT id FROM leases WHERE ends_us <= ? ORDER BY ends_us, id"
         for (lease_id,) in self._connection.execute(due, (self._now_us,)).fetchall():
             self.end_lease(lease_id)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import abc
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -134,8 +134,16 @@ class MetaStore(Protocol):
         """Remove the key if it still has that revision; whether it was removed."""
         ...
 
-    def list(self, prefix: str) -> list[Entry]:
-        """All entries whose keys begin so, sorted by key, as they were at one moment."""
+    def delete_all(self, keys: Collection[str], below: Collection[str] = ()) -> None:
+        """Remove these keys, and all keys that begin with a prefix of `below`, whatever they are by now.
+
+        A store may do it in several steps if there are many keys: `below` in the first one, the keys in their order.
+        Within a step all or nothing is removed, at one revision; after an error the earlier steps stay.
+        """
+        ...
+
+    def list(self, prefix: str, suffix: str = "") -> list[Entry]:
+        """All entries whose keys begin and end so, sorted by key, as they were at one moment."""
         ...
 
     def snapshot(self, prefix: str) -> Listing:

@@ -42,6 +42,9 @@ class TopicSchemas:
 
     def bind(self, topic: str, subject: str) -> TopicRecord:
         """For a producer with a subject: the first binds the topic; `SubjectMismatch` if it is bound to another."""
+        return self._change(topic, self._bound(topic, subject))
+
+    def _bound(self, topic: str, subject: str) -> Callable[[TopicRecord], TopicRecord]:
         schema_id = self._registry.schema_id(subject)
 
         def bound(record: TopicRecord) -> TopicRecord:
@@ -49,7 +52,7 @@ class TopicSchemas:
                 raise SubjectMismatch(topic, str(record.subject), subject)
             return replace(record, subject=subject, schema_id=schema_id)
 
-        return self._change(topic, bound)
+        return bound
 
     def configure(self, topic: str, subject: str, policy: str, checks_payloads: bool) -> TopicRecord:
         """For an administrator: whatever it was bound to."""
@@ -61,15 +64,18 @@ class TopicSchemas:
         wanted = ValidationPolicy.parse(policy)
         return self._change(topic, lambda old: replace(old, policy=wanted, checks_payloads=bool(checks_payloads)))
 
-    def forget(self, topic: str) -> None:
-        """Of a topic that is no more; one made again by that name begins anew."""
-        key = topic_key(_named(topic))
-        for _ in range(TRIES_MAX):
-            entry = self._store.get(key)
-            if entry is None or self._store.delete(key, entry.revision):
-                self._forget_kept()
-                return
-        raise TryLater(f"the settings of {topic} were changed by others meanwhile; try again")
+    def binding(self, topic: str, subject: str) -> dict[str, bytes]:
+        """What `bind` would store of a topic that is to be made: whoever makes it stores both, then says `changed`."""
+        record = self._bound(topic, subject)(self.get(topic))
+        return {topic_key(_named(topic)): record.encode()}
+
+    def key(self, topic: str) -> str:
+        """Under which the store has what is set for a topic: it goes with the topic. Then say `changed`."""
+        return topic_key(_named(topic))
+
+    def changed(self) -> None:
+        """Somebody else of this process has changed what is stored."""
+        self._forget_kept()
 
     def judge(
         self, topic: str, record: TopicRecord, payload: bytes, schema_id: int | None, version: int | None

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from frazil.broker.broker import Broker
+from frazil.broker.companion import Companion
 from frazil.broker.floor import AckGuard
 from frazil.broker.namespaces import Namespaces
 from frazil.broker.topic import BrokerTopic
@@ -62,8 +63,8 @@ class BrokerDoors:
         self._meta = await asyncio.to_thread(open_meta, self._settings)
         registry = SchemaRegistry(self._meta, SystemClock())
         topics = TopicSchemas(self._meta, registry, SystemClock())
-        forget = partial(_forget_schema, self._storage, topics)
-        self._broker = Broker(self._storage, self._meta, self._settings.broker, SystemClock(), forget)
+        schema = _SchemaOfTopic(self._storage, topics)
+        self._broker = Broker(self._storage, self._meta, self._settings.broker, SystemClock(), schema)
         await self._broker.start()
         self._storage.guards = [*self._storage.guards, AckGuard(self._broker)]
         self._threads = Threads("frazil-schemas", SCHEMA_CALLS_MAX)
@@ -95,9 +96,16 @@ class BrokerDoors:
             self._meta.close()
 
 
-def _forget_schema(storage: Storage, schemas: TopicSchemas, name: TopicName) -> None:
-    """Of a topic that goes; partitions share it, so it goes with the last of them."""
-    base = name.partition_of()[0]
-    there = (TopicName.parse(one) for one in storage.topics())
-    if not any(one != name and one.partition_of()[0] == base for one in there):
-        schemas.forget(str(base))
+class _SchemaOfTopic(Companion):
+    """What is set for the messages of a topic. Partitions share it, so it goes with the last of them."""
+
+    def __init__(self, storage: Storage, schemas: TopicSchemas) -> None:
+        self._storage = storage
+        self._schemas = schemas
+
+    def keys(self, name: TopicName) -> list[str]:
+        is_last = self._storage.family(name) <= {name}
+        return [self._schemas.key(str(name))] if is_last else []
+
+    def forgotten(self, name: TopicName) -> None:  # noqa: ARG002 - all that is remembered is dropped
+        self._schemas.changed()

@@ -55,7 +55,7 @@ class NthFault:
             raise ServiceUnavailableError("the catalog does not answer")
         if part == "metadata":
             raise MetadataUnavailable(
-                "the store", "it does not answer", unclear=name in ("put_if", "put_all", "delete")
+                "the store", "it does not answer", unclear=name in ("put_if", "put_all", "delete", "delete_all")
             )
         raise OSError(errno.EIO, os.strerror(errno.EIO), name)
 
@@ -169,7 +169,7 @@ FILE_CALLS: list[tuple[type, str]] = [(PyArrowFile, "open"), (PyArrowFile, "crea
 """Files of tables are read, written and deleted through PyIceberg's FileIO by whatever part of the program."""
 
 METADATA_CALLS: list[tuple[type, str]] = [
-    (SqliteStore, name) for name in ("get", "put_if", "put_all", "delete", "list")
+    (SqliteStore, name) for name in ("get", "put_if", "put_all", "delete", "delete_all", "list")
 ]
 
 

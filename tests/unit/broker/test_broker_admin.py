@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import datetime, timezone
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from broker_world import QUICK, TOPIC, Client, World, run, until, world
@@ -20,6 +21,7 @@ from frazil.core.broker_settings import Poison
 from frazil.core.clock import SystemClock
 from frazil.core.errors import (
     Closed,
+    DiskFull,
     InvalidInput,
     OffsetOutOfRange,
     SubscriptionNotFound,
@@ -126,8 +128,11 @@ async def test_set_forward_it_keeps_what_a_crash_would_ask_for_until_that_is_sto
     async with world(tmp_path) as here:
         await ten(here)
         here.subscription.stored(Progress(here.subscription.incarnation, 3))
-        here.subscription.move_to(10)
+        before, full = here.subscription.incarnation, DiskFull("meta.db", "no room")
+        with mock.patch.object(here.meta, "put_all", side_effect=full), pytest.raises(DiskFull):
+            await here.admin.reset(NAME, "s", "latest")
         assert here.broker.acked(NAME) == 3
+        assert here.subscription.incarnation == before, "a reset that is refused changes nothing"
         await here.admin.reset(NAME, "s", "latest")
         assert here.broker.acked(NAME) == 10
 

@@ -19,7 +19,7 @@ AWAY = frazil.MetadataUnavailable("etcd", "it does not answer")
 async def test_a_topic(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         client = await made.consumer("c")
-        with mock.patch.object(made.meta, "delete", side_effect=AWAY), pytest.raises(frazil.MetadataUnavailable):
+        with mock.patch.object(made.meta, "delete_all", side_effect=AWAY), pytest.raises(frazil.MetadataUnavailable):
             await made.broker.delete_topic(NAME, force=True)
         await made.send("a")
         assert await client.take() == [(0, "a")], "its consumer is still served"
@@ -34,7 +34,7 @@ async def test_a_subscription(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         client = await made.consumer("c")
         topic = made.broker.topics[NAME]
-        with mock.patch.object(made.meta, "delete", side_effect=AWAY), pytest.raises(frazil.MetadataUnavailable):
+        with mock.patch.object(made.meta, "delete_all", side_effect=AWAY), pytest.raises(frazil.MetadataUnavailable):
             await made.broker.delete_subscription(topic, "s")
         await made.send("a")
         assert await client.take() == [(0, "a")]

@@ -69,11 +69,11 @@ def test_an_administrator_configures_a_topic_whatever_it_had(topics: TopicSchema
         topics.configure("orders", "other", "warn", False)
 
 
-def test_a_topic_that_was_forgotten_begins_anew(topics: TopicSchemas) -> None:
+def test_a_topic_that_was_forgotten_begins_anew(topics: TopicSchemas, store: SqliteStore) -> None:
     topics.configure(TOPIC, "orders", "enforce", True)
     assert check(topics, GOOD, 1, 1) is None
-    topics.forget(TOPIC)
-    topics.forget(TOPIC)
+    store.delete_all([topics.key(TOPIC)])
+    topics.changed()
     assert topics.get(TOPIC) == TopicRecord()
     assert check(topics, BAD, None, None) is None
     topics.bind(TOPIC, "other")

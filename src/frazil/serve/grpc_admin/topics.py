@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from frazil.broker.admin import BrokerAdmin
-from frazil.core.errors import InvalidInput, SchemaNotFound, SubjectMismatch, TopicDiffers, TopicNotFound
+from frazil.core.errors import InvalidInput, SchemaNotFound, TopicDiffers, TopicNotFound
 from frazil.core.names import TopicName, check_namespace
 from frazil.core.partitions import topic_or_partitions
 from frazil.log.storage import Storage
@@ -67,24 +67,13 @@ class TopicCalls:
         """With its subject, or not at all."""
         if request.dispatch_strategy not in (pb.NonReliable, pb.Reliable):
             raise InvalidInput("dispatch_strategy: must be 0 or 1", field="dispatch_strategy")
-        subject = request.schema_subject if request.HasField("schema_subject") else None
-        if subject is not None:
-            await asyncio.to_thread(self._check_subject, base, subject)
+        binding: dict[str, bytes] = {}
+        if request.HasField("schema_subject"):
+            binding = await asyncio.to_thread(self._schemas.binding, str(base), request.schema_subject)
         reliable = request.dispatch_strategy == pb.Reliable
-        await self._broker.create_topics(base, partitions, reliable=reliable, retention=None)
-        if subject is not None:
-            try:
-                await asyncio.to_thread(self._schemas.bind, str(base), subject)
-            except BaseException:
-                await self._broker.delete_topic(base, force=True)
-                raise
+        await self._broker.create_topics(base, partitions, reliable=reliable, retention=None, also=binding)
+        self._schemas.changed()
         return pb.TopicResponse(success=True)
-
-    def _check_subject(self, base: TopicName, subject: str) -> None:
-        self._registry.schema_id(subject)
-        bound = self._schemas.get(str(base)).subject
-        if bound not in (None, subject):
-            raise SubjectMismatch(str(base), str(bound), subject)
 
     async def _delete(self, request: Any) -> Any:
         """As Danube does it: with its producers and subscriptions."""
