@@ -258,6 +258,16 @@ class SubscriptionModel(RuleBasedStateMachine):
         self.ended(late)
         self.apply(self.machine.time_passed(self.now_us))
 
+    @rule(us=st.integers(1, 10_000))
+    def stand_still(self, us: int) -> None:
+        """A pause of the broker ends no delivery: each has its whole time again."""
+        self.now_us += us
+        before = dict(self.flight)
+        self.apply(self.machine.stood_still(self.now_us))
+        assert before.items() <= self.flight.items()
+        deadlines = {flight.deadline_us for flight in self.machine._in_flight.values()}
+        assert deadlines <= {self.now_us + self.policy.ack_timeout_us}
+
     @rule(
         poison=st.sampled_from(Poison), redeliveries=st.integers(0, 3), window_max=st.integers(1, 5),
         window_bytes_max=st.sampled_from([1, 60, 1_000_000]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from frazil.broker.subscription import Subscription
 from frazil.broker.topic import BrokerTopic
 from frazil.core.errors import SubscriptionNotFound, TopicDiffers, TopicNotFound
 from frazil.core.names import TopicName
+from frazil.core.partitions import partitions_of, topic_not_found
 from frazil.log.positions import Start, resolve_start
 
 
@@ -103,19 +104,23 @@ class BrokerAdmin:
     def topic(self, name: TopicName) -> BrokerTopic:
         found = self._broker.topics.get(name)
         if found is None:
+            if partitions_of(name, family := self._broker.topics.family(name)):
+                raise topic_not_found(name, family)
             raise TopicNotFound(str(name), "no producer has ever used it, or it was deleted")
         return found
 
-    def producers(self, name: TopicName) -> list[ProducerStatus]:
+    def producers(self, name: TopicName, only: Iterable[str] | None = None) -> list[ProducerStatus]:
+        """All, or those of these names."""
+        topic = self.topic(name)
+        names = sorted(topic.producers if only is None else only)
+        return [ProducerStatus(topic.label, one, str(topic.producers[one].id)) for one in names]
+
+    def subscriptions(self, name: TopicName, only: Iterable[str] | None = None) -> list[SubscriptionStatus]:
+        """All, or those of these names: a page costs no more than it shows."""
         topic = self.topic(name)
         return [
-            ProducerStatus(topic.label, one.name, str(one.id))
-            for one in sorted(topic.producers.values(), key=lambda one: one.name)
+            _status(topic, topic.subscriptions[one]) for one in sorted(topic.subscriptions if only is None else only)
         ]
-
-    def subscriptions(self, name: TopicName) -> list[SubscriptionStatus]:
-        topic = self.topic(name)
-        return [_status(topic, one) for _, one in sorted(topic.subscriptions.items())]
 
     def subscription(self, name: TopicName, subscription: str) -> SubscriptionStatus:
         topic = self.topic(name)

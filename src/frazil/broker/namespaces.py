@@ -54,6 +54,6 @@ class Namespaces:
     def _topics_of(self) -> dict[str, int]:
         """How many topics each namespace has."""
         counts: dict[str, int] = {}
-        for topic in {TopicName.parse(one) for one in self._storage.topics()} | set(self._known()):
+        for topic in self._storage.names() | set(self._known()):
             counts[topic.namespace] = counts.get(topic.namespace, 0) + 1
         return counts

@@ -23,11 +23,14 @@ from frazil.broker.delivery.progress import Progress
 from frazil.broker.delivery.state import SubscriptionState
 from frazil.broker.entry import Entry
 from frazil.broker.feed import Feed, FeedReader
+from frazil.broker.wake import Wake
 from frazil.core.broker_settings import Poison
 from frazil.core.clock import Clock
 from frazil.core.errors import Closed, FrazilError, InvalidInput, InvalidName, OffsetOutOfRange
 from frazil.core.offsets import Place
 
+PAUSE_US = 1_000_000
+"""A task that wakes up later than this was not late by itself: the process was stopped, or has too much to do."""
 READ_AGAIN_SECONDS_MIN, READ_AGAIN_SECONDS_MAX = 0.5, 30.0
 INCARNATION_MAX = 2**62
 
@@ -72,11 +75,14 @@ class Subscription:
         self._changed = changed
         self._set_aside = set_aside
         self._state = SubscriptionState(kind, own_policy.over(defaults), progress, feed.end)
-        self._reader = feed.reader(self._state.next_offset, place)
-        self._wake = asyncio.Event()
-        self._reset = asyncio.Event()
+        self._reader: FeedReader | None = None
+        """Made when there is somebody to read for."""
+        self._resume_after = place
+        self._wake = Wake()
+        self._reset = Wake()
         self._reads = False
         self._letters: set[asyncio.Task[None]] = set()
+        self._started = False
         self._task: asyncio.Task[None] | None = None
 
     # --- how it stands
@@ -161,6 +167,8 @@ class Subscription:
         self.end_stream(consumer)
         consumer.stream = Stream(self._state.incarnation)
         self._apply(self._state.connected(consumer.name, self._now_us()))
+        if self._task is None and self._started:
+            self._task = asyncio.create_task(self._work(), name=f"subscription {self.name}")
         return consumer.stream
 
     def end_stream(self, consumer: Consumer) -> None:
@@ -218,9 +226,9 @@ class Subscription:
         for consumer in self.consumers.values():
             if consumer.stream is not None:
                 consumer.stream.reset(self._state.incarnation)
-        if not self._reads:  # otherwise the task that reads from it closes it
+        if self._reader is not None and not self._reads:  # otherwise the task that reads from it closes it
             self._reader.close()
-        self._reader = self._feed.reader(offset)
+        self._reader = self._resume_after = None
         self.place, self.placed_end = None, 0
         self._reset.set()
         self._apply(decisions)
@@ -228,7 +236,8 @@ class Subscription:
     # --- the task
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._work(), name=f"subscription {self.name}")
+        """The task begins with the first consumer that connects: without one there is nothing to do."""
+        self._started = True
 
     def end_at_once(self) -> None:
         """Nothing that happens from now on counts: the subscription is being deleted."""
@@ -245,10 +254,12 @@ class Subscription:
         for consumer in self.consumers.values():
             if consumer.stream is not None:
                 consumer.stream.end()
-        self._reader.close()
+        if self._reader is not None:
+            self._reader.close()
 
     async def _work(self) -> None:
         failures = 0
+        stood_still = False
         while True:
             self._wake.clear()
             if self._state.has_room:
@@ -256,11 +267,14 @@ class Subscription:
             now_us = self._now_us()
             wake_at_us = self._state.wake_at_us()
             if wake_at_us is not None and wake_at_us <= now_us:
-                self._apply(self._state.time_passed(now_us))
+                self._apply(self._state.stood_still(now_us) if stood_still else self._state.time_passed(now_us))
+                stood_still = False
                 continue
             if self._state.wants_items:
                 self._reset.clear()
                 try:
+                    if self._reader is None:
+                        self._reader = self._feed.reader(self._state.next_offset, self._resume_after)
                     entries = await self._read(self._reader)
                 except Closed:
                     return
@@ -275,7 +289,7 @@ class Subscription:
                 if entries:
                     self._apply(self._state.fetched(entries, self._now_us()))
                     continue
-            await self._sleep(self._state.wake_at_us())
+            stood_still = await self._sleep(self._state.wake_at_us())
 
     async def _read(self, reader: FeedReader) -> list[Entry]:
         """Nothing of a reader that was replaced meanwhile."""
@@ -307,17 +321,18 @@ class Subscription:
             self._apply(self._state.removed_below(first, self._now_us()))
             return []
 
-    async def _sleep(self, until_us: int | None) -> None:
-        """Until something changes, or until that time."""
+    async def _sleep(self, until_us: int | None) -> bool:
+        """Until something changes, or until that time. Whether that time is long over."""
         if until_us is None:
             await self._wake.wait()
-            return
+            return False
         seconds = max(0, until_us - self._clock.monotonic_us()) / 1e6
         timer = asyncio.get_running_loop().call_later(seconds, self._wake.set)
         try:
             await self._wake.wait()
         finally:
             timer.cancel()
+        return self._clock.monotonic_us() - until_us > PAUSE_US
 
     # --- decisions
 

@@ -64,6 +64,11 @@ class ExpiringLog(ABC):
                     self._seal()
             return self.removal.finish()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether time changes nothing of it: no segment is there, and none is on its way out. Takes no lock."""
+        return not self.segments and self._writer is None and not self.removal.going
+
     def has_expired(self) -> bool:
         """Whether retention would remove rows if every guard agreed."""
         with self._io:

@@ -321,6 +321,13 @@ class Storage:
             self._check_open()
             return [str(name) for name in sorted(self._catalog.names())]
 
+    def names(self) -> set[TopicName]:
+        """Of all topics, in no order."""
+        self._context.process.check()
+        with self._guard:
+            self._check_open()
+            return self._catalog.names()
+
     def family(self, name: TopicName) -> set[TopicName]:
         """The topic that `name` is, or is a partition of, and its partitions: those of them that are there.
 
@@ -373,6 +380,8 @@ class Storage:
     def _maintain(self, *, now: bool) -> list[Question]:
         asked = []
         for topic in self.opened_topics():
+            if topic.log.is_idle:
+                continue
             try:
                 removed = topic.log.maintain()
                 if (question := self._retention.tend(topic.log, now=now)) is not None:
@@ -465,7 +474,11 @@ class Storage:
 
     def _record_ends(self) -> None:
         self._catalog.record_ends(
-            {topic.log.log_id: (topic.name, topic.log.durable_end) for topic in self._topics.values()}
+            {
+                topic.log.log_id: (topic.name, topic.log.durable_end)
+                for topic in self._topics.values()
+                if topic.log.durable_end  # most of many topics are empty
+            }
         )
 
     def _maintain_again(self) -> None:

@@ -146,7 +146,7 @@ class Mover:
         if info.durable_end == info.first_offset == 0:
             return None
         failed = self._failed.get(info.log_id)
-        if failed is not None and not all_of_it and self._clock.now_us() < failed.until_us:
+        if failed is not None and not all_of_it and self._clock.monotonic_us() < failed.until_us:
             state.error, state.error_code, state.table_end = failed.message, failed.code, failed.table_end
             return None
         try:
@@ -242,7 +242,7 @@ class Mover:
         rest_us = min(REST_US_MAX, REST_US_MIN * 2 ** min(times, 10))
         if topic.statement is not None:
             rest_us = max(rest_us, STATEMENT_REST_US)
-        until_us = self._clock.now_us() + rest_us
+        until_us = self._clock.monotonic_us() + rest_us
         self._failed[topic.info.log_id] = _Failed(message, code, state.table_end, times, until_us)
 
     def _run(

@@ -48,12 +48,15 @@ def flush_bytes(writer: WriterSettings) -> int:
 
 
 def is_due(waiting: Waiting, now_us: int) -> bool:
-    """Enough rows, enough bytes, or the oldest has waited long enough: whichever comes first."""
+    """Enough rows, enough bytes, or the oldest has waited long enough: whichever comes first.
+
+    A row that waits since later than now is from before the clock was set back: nobody knows how long it waits.
+    """
     writer = waiting.writer
     return (
         len(waiting.range) >= writer.batch_size
         or waiting.size_bytes >= writer.max_memory_bytes
-        or now_us - waiting.waits_since_us >= writer.flush_interval_ms * 1_000
+        or not 0 <= now_us - waiting.waits_since_us < writer.flush_interval_ms * 1_000
     )
 
 

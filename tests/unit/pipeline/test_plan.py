@@ -26,6 +26,14 @@ def test_whichever_comes_first_makes_a_topic_due() -> None:
     assert is_due(waiting(0, 4, bytes_per_row=MIB), now_us=0)
 
 
+def test_rows_from_before_the_clock_was_set_back_are_due_at_once() -> None:
+    """Else they would wait for as many hours as the clock was wrong."""
+    hour_us = 3_600_000_000
+    assert not is_due(waiting(0, 1, since_us=hour_us), now_us=hour_us)
+    assert is_due(waiting(0, 1, since_us=hour_us), now_us=hour_us - 1)
+    assert is_due(waiting(0, 1, since_us=5 * hour_us), now_us=hour_us)
+
+
 def test_a_range_is_cut_so_that_each_piece_fits_the_memory_of_a_task() -> None:
     pieces = cut(waiting(10, 100_010, bytes_per_row=1_000), ranges_max=1_000)
     assert [piece.range.start for piece in pieces] == [10, *(piece.range.end for piece in pieces[:-1])]

@@ -64,7 +64,9 @@ class OwnPolicy:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def over(self, defaults: DeliveryPolicy) -> DeliveryPolicy:
-        """The policy that holds."""
+        """The policy that holds. Subscriptions without one of their own share the defaults."""
+        if self == _NOTHING_SET:
+            return defaults
         wanted: dict[str, Any] = {
             "window_max": self.max_unacked_messages,
             "window_bytes_max": self.max_unacked_bytes,
@@ -108,6 +110,9 @@ class OwnPolicy:
                 raise InvalidInput(f"{field}: must be {low} to {high}, not {value!r:.40}", field=field, limit=high)
         if self.dead_letter_topic is not None:
             _letters(self.dead_letter_topic)
+
+
+_NOTHING_SET = OwnPolicy()
 
 
 def shown(policy: DeliveryPolicy) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 
 from frazil.broker.cursor import Cursor
+from frazil.broker.delivery.alarms import Alarms
 from frazil.broker.delivery.assignment import Kind, Member, assignment_of
 from frazil.broker.delivery.items import Blocked, Decision, Deliver, Dropped, InFlight, Item, SetAside
 from frazil.broker.delivery.policy import DeliveryPolicy
@@ -59,9 +60,9 @@ class SubscriptionState:
         self._away: set[bytes] = set()
         self._released: list[tuple[int, Item]] = []
         self._in_flight: dict[int, InFlight] = {}
-        self._deadlines: list[tuple[int, int]] = []
+        self._deadlines = Alarms(self._is_deadline)
         self._retries: dict[int, tuple[int, Item]] = {}
-        self._due: list[tuple[int, int]] = []
+        self._due = Alarms(self._is_due_time)
         self._stalled: list[int] = []
         self._aside: dict[int, Item] = {}
         self._poison: dict[int, str] = {}
@@ -108,12 +109,8 @@ class SubscriptionState:
 
     def wake_at_us(self) -> int | None:
         """When `time_passed` is due next; None if nothing waits for time."""
-        while self._deadlines and not self._is_deadline(*self._deadlines[0]):
-            heapq.heappop(self._deadlines)
-        while self._due and not self._is_due_time(*self._due[0]):
-            heapq.heappop(self._due)
-        moments = [heap[0][0] for heap in (self._deadlines, self._due) if heap]
-        return min(moments, default=None)
+        moments = (self._deadlines.next_us(), self._due.next_us())
+        return min((one for one in moments if one is not None), default=None)
 
     def progress(self) -> Progress:
         """What to store now."""
@@ -248,14 +245,20 @@ class SubscriptionState:
 
     def time_passed(self, now_us: int) -> list[Decision]:
         decisions: list[Decision] = []
-        while self._deadlines and self._deadlines[0][0] <= now_us:
-            deadline = heapq.heappop(self._deadlines)
-            if self._is_deadline(*deadline):
-                offset = deadline[1]
-                delay_us = self.policy.retry_delay_us(self._attempts[offset])
-                self.timeouts += 1
-                decisions += self._failed(offset, now_us, now_us + delay_us, TIMED_OUT)
+        for offset in self._deadlines.due(now_us):
+            delay_us = self.policy.retry_delay_us(self._attempts[offset])
+            self.timeouts += 1
+            decisions += self._failed(offset, now_us, now_us + delay_us, TIMED_OUT)
         return [*decisions, *self._dispatch(now_us)]
+
+    def stood_still(self, now_us: int) -> list[Decision]:
+        """The broker itself did nothing for a while: answers to what is in flight may wait to be read. Every delivery
+        has its whole time again, for consumers must not pay for a pause of the broker."""
+        deadline_us = now_us + self.policy.ack_timeout_us
+        for offset, flight in self._in_flight.items():
+            self._in_flight[offset] = InFlight(flight.item, flight.member, deadline_us)
+            self._deadlines.add(deadline_us, offset)
+        return list(self._dispatch(now_us))
 
     def policy_set(self, policy: DeliveryPolicy, now_us: int) -> list[Decision]:
         """Holds from now on. Messages that block go by the new policy at their next delivery."""
@@ -294,10 +297,8 @@ class SubscriptionState:
         yield from self._dispatch_new(now_us)
 
     def _collect_due(self, now_us: int) -> None:
-        while self._due and self._due[0][0] <= now_us:
-            due = heapq.heappop(self._due)
-            if self._is_due_time(*due):
-                heapq.heappush(self._stalled, due[1])
+        for offset in self._due.due(now_us):
+            heapq.heappush(self._stalled, offset)
 
     def _dispatch_retries(self, now_us: int) -> Iterator[Decision]:
         """A retry that no consumer can take now stalls until consumers change, or until something else is done."""
@@ -388,7 +389,7 @@ class SubscriptionState:
                 return
         deadline_us = now_us + self.policy.ack_timeout_us
         self._in_flight[offset] = InFlight(item, member, deadline_us)
-        heapq.heappush(self._deadlines, (deadline_us, offset))
+        self._deadlines.add(deadline_us, offset)
         member.in_flight.add(offset)
         self._attempts[offset] = attempts + 1
         self.changed = True
@@ -444,7 +445,7 @@ class SubscriptionState:
 
     def _retry(self, item: Item, due_us: int) -> None:
         self._retries[item.offset] = (due_us, item)
-        heapq.heappush(self._due, (due_us, item.offset))
+        self._due.add(due_us, item.offset)
 
     def _park(self, item: Item) -> None:
         self._parked[item.key].append(item)

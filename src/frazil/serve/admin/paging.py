@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -28,6 +29,6 @@ class Page(BaseModel, Generic[Item]):
 
 
 def page(items: Iterable[Item], key: Callable[[Item], Key], limit: int, after: Key | None) -> tuple[list[Item], bool]:
-    """The entries behind a key, in its order, and whether there are more."""
-    found = sorted((one for one in items if after is None or key(one) > after), key=key)
+    """The entries behind a key, in its order, and whether there are more. What is not shown is not sorted."""
+    found = heapq.nsmallest(limit + 1, (one for one in items if after is None or key(one) > after), key=key)
     return found[:limit], len(found) > limit

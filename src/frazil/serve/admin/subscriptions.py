@@ -32,14 +32,16 @@ def subscriptions_router(parts: AdminParts) -> APIRouter:
     @router.get("/producers", operation_id="list_producers", response_model=ProducerPage)
     async def list_producers(name: TopicPath, limit: Limit = LIMIT_DEFAULT, after: After = None) -> dict[str, Any]:
         """Who has ever been made a producer of the topic; the broker does not know who is still there."""
-        found, more = page(parts.admin.producers(name), lambda one: one.producer, limit, after)
-        return {"items": [one.as_dict() for one in found], "next": found[-1].producer if more else None}
+        names, more = page(parts.admin.topic(name).producers, str, limit, after)
+        shown = [one.as_dict() for one in parts.admin.producers(name, names)]
+        return {"items": shown, "next": names[-1] if more else None}
 
     @router.get("/subscriptions", operation_id="list_subscriptions", response_model=SubscriptionPage)
     async def list_subscriptions(name: TopicPath, limit: Limit = LIMIT_DEFAULT, after: After = None) -> dict[str, Any]:
         """The subscriptions of a topic, each with its cursor, its lag and what is in flight."""
-        found, more = page(parts.admin.subscriptions(name), lambda one: one.subscription, limit, after)
-        return {"items": [one.as_dict() for one in found], "next": found[-1].subscription if more else None}
+        names, more = page(parts.admin.topic(name).subscriptions, str, limit, after)
+        shown = [one.as_dict() for one in parts.admin.subscriptions(name, names)]
+        return {"items": shown, "next": names[-1] if more else None}
 
     @router.get("/subscriptions/{subscription}", operation_id="describe_subscription", response_model=SubscriptionModel)
     async def describe_subscription(name: TopicPath, subscription: SubscriptionPath) -> dict[str, Any]:

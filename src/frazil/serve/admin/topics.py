@@ -11,8 +11,8 @@ import pyarrow as pa
 from fastapi import APIRouter, Query
 
 from frazil.broker.deleting import delete_with_records
+from frazil.broker.known import KnownTopics
 from frazil.broker.making import create_logs
-from frazil.broker.topic import BrokerTopic
 from frazil.core.columns import columns_schema, schema_from_text
 from frazil.core.disk import LocalDisk
 from frazil.core.errors import (
@@ -48,7 +48,7 @@ from frazil.serve.admin.paths import TopicPath
 from frazil.topics.floor import ToldStatus
 from frazil.topics.tiers import told_ranges
 
-Known = dict[TopicName, BrokerTopic]
+Known = KnownTopics
 _STATS = ("durable_end", "unsynced", "reserved_bytes", "cached_from", "queued_bytes")
 _MORE_STATS = ("last_append_time_us", "torn_tail", "failed")
 
@@ -72,8 +72,7 @@ def _add_list(router: APIRouter, parts: AdminParts) -> None:
         """All topics in the order of their names. What their tables hold is what the mover told last."""
         known = _known(parts)
         last = None if after is None else TopicName.parse(after)
-        there = {TopicName.parse(name) for name in storage.topics()}
-        names, more = page(there | set(known or ()), lambda name: name, limit, last)
+        names, more = page(storage.names() | set(dict(known or {})), lambda name: name, limit, last)
         told = _told(storage)
         shown = [found for name in names if (found := _summary(storage, known, name, told)) is not None]
         return {"items": shown, "next": str(names[-1]) if more else None}
@@ -162,7 +161,7 @@ def _add_partitions(router: APIRouter, parts: AdminParts) -> None:
     def list_partitions(name: TopicPath, limit: Limit = LIMIT_DEFAULT, after: AfterTopic = None) -> dict[str, Any]:
         """The partitions of a topic in their order; the topic itself if it has none."""
         last = None if after is None else TopicName.parse(after).partition_of()[1]
-        there = {TopicName.parse(one) for one in parts.storage.topics()} | set(_known(parts) or ())
+        there = _family(parts.storage, _known(parts), name)
         numbers = {one.partition_of()[1]: one for one in there if one != name and one.partition_of()[0] == name}
         if not numbers and name not in there:
             raise TopicNotFound(str(name))
@@ -195,8 +194,12 @@ def _add_retention(router: APIRouter, storage: Storage) -> None:
 
 
 def _known(parts: AdminParts) -> Known | None:
-    """A copy, for it is looked at in threads too; None where the broker is off."""
-    return None if parts.open_broker is None else dict(parts.broker_parts().broker.topics)
+    """None where the broker is off. Looked at in threads too: what walks through it takes a copy first."""
+    return None if parts.open_broker is None else parts.broker_parts().broker.topics
+
+
+def _family(storage: Storage, known: Known | None, name: TopicName) -> set[TopicName]:
+    return storage.family(name) | (set() if known is None else set(known.family(name)))
 
 
 def _told(storage: Storage) -> Mapping[str, Any] | None:
@@ -245,8 +248,7 @@ def _described(storage: Storage, known: Known | None, name: TopicName) -> dict[s
     own = _summary(storage, known, name, ask_table=True)
     if own is not None:
         return own
-    there = {TopicName.parse(one) for one in storage.topics()} | set(known or ())
-    names = partitions_of(name, there)
+    names = partitions_of(name, _family(storage, known, name))
     told = _told(storage) if names else None
     found = [one for each in names if (one := _summary(storage, known, each, told)) is not None]
     if not found:
@@ -267,7 +269,7 @@ def _figures(stats: TopicStats) -> dict[str, Any]:
 
 def _log_rows(storage: Storage, name: TopicName) -> int | None:
     """How many rows go with the log of a topic or its partitions; None if there is none, or one can't be opened."""
-    names = topic_or_partitions(name, {TopicName.parse(one) for one in storage.topics()})
+    names = topic_or_partitions(name, storage.family(name))
     try:
         logs = [storage.topic(str(one), create=False).log for one in names]
     except (TopicNotFound, CorruptLog, OSError):

@@ -43,8 +43,7 @@ class TopicCalls:
         """All topics and partitions, or those of a namespace, in their order."""
         if namespace is not None:
             check_namespace(namespace)
-        stored = await asyncio.to_thread(self._storage.topics)
-        there = {TopicName.parse(one) for one in stored} | self._broker.topics.keys()
+        there = await asyncio.to_thread(self._storage.names) | self._broker.topics.keys()
         return sorted(one for one in there if namespace in (None, one.namespace))
 
     async def _list_of_namespace(self, request: Any) -> Any:
@@ -120,7 +119,7 @@ class TopicCalls:
 
     async def _there(self, name: TopicName) -> list[TopicName]:
         """The topic, or its partitions; `TopicNotFound` if there is neither."""
-        there = set(await self.names(name.namespace))
+        there = await asyncio.to_thread(self._storage.family, name) | self._broker.topics.family(name)
         found = [one for one in topic_or_partitions(name, there) if one in there]
         if not found:
             raise TopicNotFound(str(name))
@@ -128,8 +127,8 @@ class TopicCalls:
 
     def _subscriptions(self, names: list[TopicName]) -> list[str]:
         """A topic that the broker never used has none."""
-        known = [self._admin.subscriptions(one) for one in names if self._broker.knows(one)]
-        return sorted({one.subscription for each in known for one in each})
+        known = [self._admin.topic(one).subscriptions for one in names if self._broker.knows(one)]
+        return sorted({one for each in known for one in each})
 
     def _infos(self, names: list[TopicName]) -> Any:
         infos = [pb.TopicInfo(name=str(one), broker_id=str(BROKER_ID), delivery=self._delivery(one)) for one in names]
