@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from frazil.broker.checks import check_filters, check_fits, check_name, new_id
 from frazil.broker.companion import Companion
@@ -29,6 +30,7 @@ from frazil.broker.places import PlaceKeeper
 from frazil.broker.policies import check_takes_letters, own_policy, with_policy
 from frazil.broker.producer import Producer
 from frazil.broker.progress import ProgressKeeper, restored, restored_place, stored_form
+from frazil.broker.put_back import records_of, records_of_topic, stored_subscription
 from frazil.broker.records import (
     CONSUMERS,
     PRODUCERS,
@@ -319,7 +321,9 @@ class Broker:
 
     def _restore(self, topic: BrokerTopic, known: StoredSubscription) -> None:
         name, value = known.name, known.progress if topic.reliable else None
-        progress = Progress(new_incarnation(), topic.end) if value is None else restored(value, new_incarnation)
+        if value is None and topic.reliable:
+            _log.error("%s: how far subscription %s was is not known: all is delivered again", topic.name, name)
+        progress = Progress(new_incarnation(), 0) if value is None else restored(value, new_incarnation)
         if progress.cursor > topic.end:
             _log.error("%s: subscription %s was at offset %d, and the log ends at %d: it goes on there",
                        topic.name, name, progress.cursor, topic.end)  # fmt: skip
@@ -413,8 +417,15 @@ class Broker:
 
     async def _remove(self, name: TopicName) -> None:
         """All but the log, which goes after it: a cursor never outlives its log. What is stored goes first."""
-        await self._directory.forget(name)
-        topic = self._topics.remove(name)
+        topic = self._topics.get(name)
+        try:
+            await self._directory.forget(name)
+        except BaseException:
+            if topic is not None:
+                self._progress.put_back(str(name), partial(records_of_topic, topic))
+            raise
+        self._topics.remove(name)
+        self._progress.forget(str(name))
         if topic is not None:
             for subscription in topic.subscriptions.values():
                 self._forget_consumers(topic, subscription)
@@ -426,10 +437,15 @@ class Broker:
         """Its streams end. Whoever subscribes again by that name begins with what is published next."""
         self._check_open()
         async with self._making, self._progress.held():
+            self._check_still_there(topic)
             subscription = topic.subscriptions.get(name)
             if subscription is None:
                 raise SubscriptionNotFound(str(topic.name), name)
-            await self._records.delete_subscription(topic.name, name)  # first: if it fails, all is as it was
+            try:
+                await self._records.delete_subscription(topic.name, name)  # first: if it fails, all is as it was
+            except BaseException:
+                self._progress.put_back(progress_key(name, topic.name), partial(records_of, topic, subscription))
+                raise
             del topic.subscriptions[name]
             self._forget_consumers(topic, subscription)
             await subscription.close()
@@ -458,7 +474,7 @@ class Broker:
             own.check(topic.name, self._policy)
             if own.dead_letter_topic is not None:
                 await check_takes_letters(self._storage, TopicName.parse(own.dead_letter_topic), self._topics)
-            value = {"kind": str(found.kind), "policy": own.stored()}
+            value = stored_subscription(found.kind, own)
             await self._records.put(topic_key(SUBSCRIPTIONS, topic.name, name), value)
             found.set_policy(own, self._policy)
         return found

@@ -67,12 +67,15 @@ class Stream:
             await self._more.wait()
         return None if self.ended else self._entries.popleft()
 
-    async def take_some(self, count_max: int) -> list[Entry]:
-        """What is there, at least one; nothing when the stream has ended."""
+    async def take_some(self, count_max: int) -> tuple[int, list[Entry]]:
+        """What is there, at least one, and the incarnation that it is delivered for; nothing when it has ended.
+
+        A reset may come before the caller goes on: the incarnation is that of the moment when they were taken.
+        """
         first = await self.take()
         if first is None:
-            return []
+            return self.incarnation, []
         taken = [first]
         while self._entries and len(taken) < count_max:
             taken.append(self._entries.popleft())
-        return taken
+        return self.incarnation, taken

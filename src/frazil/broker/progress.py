@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from frazil.broker.delivery.progress import Progress
-from frazil.broker.records import Records
+from frazil.broker.records import Records, Stored
 from frazil.broker.subscription import Subscription
 from frazil.core.errors import FrazilError
 from frazil.core.offsets import OffsetRange, Place
@@ -31,6 +31,7 @@ class ProgressKeeper:
         self._records = records
         self._flush_seconds = flush_ms / 1_000
         self._moved: dict[str, Subscription] = {}
+        self._put_back: dict[str, Callable[[], Mapping[str, Stored]]] = {}
         self._flushing = asyncio.Lock()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -43,8 +44,14 @@ class ProgressKeeper:
         self._wake.set()
 
     def forget(self, key: str) -> None:
-        """Of a subscription that is no more."""
+        """Of a subscription or a topic that is no more."""
         self._moved.pop(key, None)
+        self._put_back.pop(key, None)
+
+    def put_back(self, key: str, records: Callable[[], Mapping[str, Stored]]) -> None:
+        """Of a deletion that failed, and may have removed what is stored: it is stored again."""
+        self._put_back[key] = records
+        self._wake.set()
 
     def held(self) -> asyncio.Lock:
         """Nothing is stored meanwhile: what is being deleted must not be written again."""
@@ -58,6 +65,10 @@ class ProgressKeeper:
     async def _flush(self) -> None:
         waiting, self._moved = self._moved, {}
         try:
+            while self._put_back:
+                key, records = next(iter(self._put_back.items()))
+                await self._records.put_all(records())
+                self._put_back.pop(key, None)
             while waiting:
                 step = dict(itertools.islice(waiting.items(), STEP_MAX))
                 await self._store({key: one for key, one in step.items() if not one.deleted})

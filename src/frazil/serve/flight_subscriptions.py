@@ -89,12 +89,12 @@ class Subscriptions:
                     incarnation = 0
                     while not stream.ended:
                         try:
-                            entries = await asyncio.wait_for(stream.take_some(ENTRIES_MAX), QUIET_SECONDS)
+                            now, entries = await asyncio.wait_for(stream.take_some(ENTRIES_MAX), QUIET_SECONDS)
                         except TimeoutError:
                             await context.write(note_data({}))
                             continue
                         if entries:
-                            now, data = stream.incarnation, batch_data(_rows(entries))
+                            data = batch_data(_rows(entries))
                             if now != incarnation:
                                 incarnation = now
                                 await context.write(note_data({"incarnation": incarnation}))

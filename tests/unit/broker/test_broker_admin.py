@@ -125,7 +125,7 @@ async def test_to_latest_earliest_and_a_time(tmp_path: Path) -> None:
 
 @run
 async def test_set_forward_it_keeps_what_a_crash_would_ask_for_until_that_is_stored(tmp_path: Path) -> None:
-    async with world(tmp_path) as here:
+    async with world(tmp_path, QUICK.model_copy(update={"progress_flush_ms": 600_000})) as here:
         await ten(here)
         here.subscription.stored(Progress(here.subscription.incarnation, 3))
         before, full = here.subscription.incarnation, DiskFull("meta.db", "no room")
@@ -135,6 +135,22 @@ async def test_set_forward_it_keeps_what_a_crash_would_ask_for_until_that_is_sto
         assert here.subscription.incarnation == before, "a reset that is refused changes nothing"
         await here.admin.reset(NAME, "s", "latest")
         assert here.broker.acked(NAME) == 10
+
+
+@run
+async def test_messages_that_are_taken_together_are_of_the_incarnation_they_were_taken_for(tmp_path: Path) -> None:
+    """A reset that comes before they are sent must not make them deliveries of the new one."""
+    async with world(tmp_path) as here:
+        client = await here.consumer("c")
+        await here.send("a", "b")
+        assert client.stream is not None
+        before = client.stream.incarnation
+        taking = asyncio.ensure_future(client.stream.take_some(10))
+        await until(taking.done)
+        await here.admin.reset(NAME, "s", 1)
+        incarnation, entries = await taking
+        assert (incarnation, [entry.offset for entry in entries]) == (before, [0, 1])
+        assert here.subscription.incarnation != before
 
 
 @run

@@ -1,0 +1,44 @@
+"""All that is stored of a topic or a subscription, as the broker knows it: to be stored again after a deletion that
+failed, for nobody knows what is left of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from frazil.broker.delivery.assignment import Kind
+from frazil.broker.delivery.own_policy import OwnPolicy
+from frazil.broker.live import LiveSubscription
+from frazil.broker.progress import stored_form
+from frazil.broker.records import PRODUCERS, SUBSCRIPTIONS, TOPICS, Stored, progress_key, stored_consumer, topic_key
+from frazil.broker.subscription import Subscription
+from frazil.broker.topic import BrokerTopic
+
+
+def stored_subscription(kind: Kind, own: OwnPolicy) -> dict[str, Any]:
+    policy = own.stored()
+    return {"kind": str(kind), "policy": policy} if policy else {"kind": str(kind)}
+
+
+def records_of(topic: BrokerTopic, subscription: Subscription | LiveSubscription) -> dict[str, Stored]:
+    """Of a subscription: itself, its consumers and its progress."""
+    own = subscription.own_policy if isinstance(subscription, Subscription) else OwnPolicy()
+    records: dict[str, Stored] = {
+        topic_key(SUBSCRIPTIONS, topic.name, subscription.name): stored_subscription(subscription.kind, own)
+    }
+    for consumer in subscription.consumers.values():
+        records.update(stored_consumer(topic.name, subscription.name, consumer))
+    if isinstance(subscription, Subscription):
+        key = progress_key(subscription.name, topic.name)
+        records[key] = stored_form(subscription.progress(), subscription.place)
+    return records
+
+
+def records_of_topic(topic: BrokerTopic) -> dict[str, Stored]:
+    """Of a topic: itself, its producers and its subscriptions."""
+    records: dict[str, Stored] = {
+        topic_key(PRODUCERS, topic.name, one.name): {"id": one.id} for one in topic.producers.values()
+    }
+    for subscription in topic.subscriptions.values():
+        records.update(records_of(topic, subscription))
+    records[topic_key(TOPICS, topic.name)] = {"reliable": topic.reliable, "log_id": topic.log_id}
+    return records
