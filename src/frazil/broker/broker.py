@@ -30,7 +30,7 @@ from frazil.broker.places import PlaceKeeper
 from frazil.broker.policies import check_takes_letters, own_policy, with_policy
 from frazil.broker.producer import Producer
 from frazil.broker.progress import ProgressKeeper, restored, restored_place, stored_form
-from frazil.broker.put_back import records_of, records_of_topic, stored_subscription
+from frazil.broker.put_back import records_of, records_of_topic
 from frazil.broker.records import (
     CONSUMERS,
     PRODUCERS,
@@ -474,7 +474,7 @@ class Broker:
             own.check(topic.name, self._policy)
             if own.dead_letter_topic is not None:
                 await check_takes_letters(self._storage, TopicName.parse(own.dead_letter_topic), self._topics)
-            value = stored_subscription(found.kind, own)
+            value = {"kind": str(found.kind), "policy": own.stored()}
             await self._records.put(topic_key(SUBSCRIPTIONS, topic.name, name), value)
             found.set_policy(own, self._policy)
         return found

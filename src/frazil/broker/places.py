@@ -13,6 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from typing import Any
 
 from frazil.broker.subscription import Subscription
 from frazil.broker.topic import BrokerTopic
@@ -46,9 +47,9 @@ class PlaceKeeper:
             self._moved.setdefault(topic, set()).add(subscription)
 
     def forget(self, topic: BrokerTopic, subscription: object) -> None:
-        """Of a subscription that is no more."""
-        waiting = self._moved.get(topic, set())
-        waiting.discard(subscription)  # type: ignore[arg-type]  # one of a topic without a log was never there
+        """Of a subscription that is no more. One of a topic without a log was never there."""
+        waiting: set[Any] = self._moved.get(topic, set())
+        waiting.discard(subscription)
         if not waiting:
             self._moved.pop(topic, None)
 

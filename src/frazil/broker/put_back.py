@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from frazil.broker.delivery.assignment import Kind
-from frazil.broker.delivery.own_policy import OwnPolicy
 from frazil.broker.live import LiveSubscription
 from frazil.broker.progress import stored_form
 from frazil.broker.records import PRODUCERS, SUBSCRIPTIONS, TOPICS, Stored, progress_key, stored_consumer, topic_key
@@ -14,17 +12,12 @@ from frazil.broker.subscription import Subscription
 from frazil.broker.topic import BrokerTopic
 
 
-def stored_subscription(kind: Kind, own: OwnPolicy) -> dict[str, Any]:
-    policy = own.stored()
-    return {"kind": str(kind), "policy": policy} if policy else {"kind": str(kind)}
-
-
 def records_of(topic: BrokerTopic, subscription: Subscription | LiveSubscription) -> dict[str, Stored]:
     """Of a subscription: itself, its consumers and its progress."""
-    own = subscription.own_policy if isinstance(subscription, Subscription) else OwnPolicy()
-    records: dict[str, Stored] = {
-        topic_key(SUBSCRIPTIONS, topic.name, subscription.name): stored_subscription(subscription.kind, own)
-    }
+    itself: dict[str, Any] = {"kind": str(subscription.kind)}
+    if isinstance(subscription, Subscription) and (policy := subscription.own_policy.stored()):
+        itself["policy"] = policy
+    records: dict[str, Stored] = {topic_key(SUBSCRIPTIONS, topic.name, subscription.name): itself}
     for consumer in subscription.consumers.values():
         records.update(stored_consumer(topic.name, subscription.name, consumer))
     if isinstance(subscription, Subscription):
