@@ -20,6 +20,7 @@ from frazil.core.lake_settings import CatalogType, ObjectStoreType
 from frazil.core.modes import make_private_file, make_private_folder
 from frazil.core.settings import Settings
 from frazil.lake.object_store import given, plain, secret, store_properties, store_root
+from frazil.lake.postgres import PostgresCatalog, is_postgres
 from frazil.lake.reasons import reason
 from frazil.lake.rest import CONNECT_S_MAX, improve
 
@@ -48,10 +49,9 @@ def open_catalog(settings: Settings) -> Catalog:
             "files in memory end with this process, and the catalog would still name them",
             "set catalog.type to memory as well, or use a store that stays: local, s3, gcs or azure",
         )
-    properties = catalog_properties(settings)
     try:
         _make_closed(settings)
-        catalog = load_catalog(settings.catalog.name, **properties)
+        catalog = _load(settings)
     except (ModuleNotFoundError, NotInstalledError) as error:
         missing = error.__cause__ if isinstance(error, NotInstalledError) else error  # the cause names the module
         hint = install_hint(getattr(missing, "name", None))
@@ -63,6 +63,13 @@ def open_catalog(settings: Settings) -> Catalog:
     elif isinstance(catalog, RestCatalog):
         improve(catalog)
     return catalog
+
+
+def _load(settings: Settings) -> Catalog:
+    known = known_properties(settings)
+    if known.get("type") == "sql" and is_postgres(str(known.get("uri", ""))):
+        return PostgresCatalog(settings.catalog.name, **known)
+    return load_catalog(settings.catalog.name, **catalog_properties(settings))
 
 
 def _make_closed(settings: Settings) -> None:
