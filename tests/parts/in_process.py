@@ -36,7 +36,8 @@ class MoverHere:
     ) -> None:
         properties, self.clock = catalog_properties(settings), clock or FakeClock()
         self.catalog = catalog or open_catalog(settings)
-        tables = TableStore(self.catalog, properties.get("warehouse"), properties, clock=self.clock)
+        kept = settings.maintenance.snapshots_max
+        tables = TableStore(self.catalog, properties.get("warehouse"), properties, kept, clock=self.clock)
         runner = jobs or JobsHere(meanwhile=meanwhile)
         self.mover = Mover(settings, OwnLogs(storage), tables, runner, self.clock, lambda _: None)
 

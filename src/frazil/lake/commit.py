@@ -15,8 +15,8 @@ only if every try was refused in so many words; after an unknown answer they are
 
 Before each try the identities are compared, not the names alone: the table's UUID and its columns' ids with those that
 the files were written by, and the move's log with those that the table has rows of. Files of a table that was made
-again, or that lost a column, and rows of a log beside another of the same partition are not committed: they are
-planned anew, and refused by name where that is no use.
+again, or that lost a column, rows of a log beside another of the same partition, and rows beside results of a statement
+are not committed: they are planned anew, and refused by name where that is no use.
 
 The same commit removes the oldest snapshots beyond a number (`snapshot_expiry`), so that no commit costs more than the
 one before it.
@@ -65,6 +65,7 @@ from frazil.lake.token import (
     Token,
     earlier_log,
     end_key,
+    is_transformed,
     last_key,
     move_key,
     partition_key,
@@ -245,12 +246,15 @@ def _judged(
     still: list[Moved] = []
     others: list[Moved] = []
     taken: set[int] = set()
+    has_results = is_transformed(table) or any(move.transformed for move in moves)
     for move in moves:
         token = read_token(table, move.log_id) or Token(0, "")
         if token.end == move.end and token.move_id == move_id:
             mine.append(move)
-        elif not move.transformed and (move.partition in taken or earlier_log(table, move.log_id, move.partition)):
-            others.append(move)  # its offsets would be doubled
+        elif not move.transformed and (
+            has_results or move.partition in taken or earlier_log(table, move.log_id, move.partition)
+        ):
+            others.append(move)  # its rows would be taken for results, or its offsets be doubled
         elif token.end == move.start and token.move_id != move_id:
             still.append(move)
             taken.add(move.partition)

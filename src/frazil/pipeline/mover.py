@@ -109,6 +109,7 @@ class Mover:
         self._ages = RowAges(clock, append_time_reader(lambda: source.address))
         self._failed: dict[str, _Failed] = {}
         self._columns: dict[tuple[Statement, bytes], pa.Schema] = {}
+        self._sharing: dict[TableName, list[_Topic]] = {}
         self._continues: dict[str, str] = {}
         """By log: the opening of it whose rows are known to go on where the table ends."""
 
@@ -138,7 +139,21 @@ class Mover:
         logs = [_Topic(info, self._settings.of_topic(info.topic)) for info in self._source.logs()]
         moved = {topic.info.log_id: topic for topic in logs if topic.rules.enabled}
         self._ages.listed(topic.info for topic in moved.values())
+        self._sharing = defaultdict(list)
+        for topic in moved.values():
+            self._sharing[topic.table].append(topic)
         return moved
+
+    def _check_agrees(self, topic: _Topic) -> None:
+        """Rows as they are and results of a statement are not for one table, which partitions of a topic share."""
+        for other in self._sharing[topic.table]:
+            if (other.statement is None) != (topic.statement is None):
+                without, by = sorted((topic, other), key=lambda one: one.statement is not None)
+                raise TableRefused(
+                    f"{topic.table} would get rows of {without.name} as they are and results for {by.name}: set "
+                    f"{by.rules.setting('sql')} for all partitions of the topic, or for none",
+                    table=str(topic.table),
+                )
 
     def _waiting(self, topic: _Topic, report: TickReport, *, all_of_it: bool) -> Waiting | None:
         info = topic.info
@@ -150,6 +165,7 @@ class Mover:
             state.error, state.error_code, state.table_end = failed.message, failed.code, failed.table_end
             return None
         try:
+            self._check_agrees(topic)
             return self._behind(topic, state, all_of_it=all_of_it)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one topic is its own
             self._fail(topic, report, self._tables.problem(topic.table, error))
