@@ -15,7 +15,7 @@ from frazil.lake.catalog import catalog_properties, open_catalog
 from frazil.lake.store import TableStore
 from frazil.pipeline.jobs import JobRunner
 from frazil.pipeline.mover import Mover
-from frazil.pipeline.source import OwnLogs
+from frazil.pipeline.source import LogSource, OwnLogs
 from frazil.pipeline.tick_report import TickReport
 from frazil.testing import FakeClock
 from frazil.testing.jobs import JobsHere
@@ -33,13 +33,14 @@ class MoverHere:
         jobs: JobRunner | None = None,
         clock: Clock | None = None,
         catalog: Catalog | None = None,
+        source: LogSource | None = None,
     ) -> None:
         properties, self.clock = catalog_properties(settings), clock or FakeClock()
         self.catalog = catalog or open_catalog(settings)
         kept = settings.maintenance.snapshots_max
         tables = TableStore(self.catalog, properties.get("warehouse"), properties, kept, clock=self.clock)
         runner = jobs or JobsHere(meanwhile=meanwhile)
-        self.mover = Mover(settings, OwnLogs(storage), tables, runner, self.clock, lambda _: None)
+        self.mover = Mover(settings, source or OwnLogs(storage), tables, runner, self.clock, lambda _: None)
 
     def tick(self, *, all_of_it: bool = True) -> TickReport:
         return self.mover.tick(all_of_it=all_of_it)

@@ -137,8 +137,10 @@ class TableStore:
             self._sweeper.sweep(name, files, now_ms)
 
     def drop(self, name: TableName, files: Sequence[DataFile]) -> None:
-        """Delete files that no commit was ever tried with."""
-        drop_files(self._tables[name], files)
+        """Delete files that no commit was ever tried with; those of a table that was forgotten since become orphans."""
+        table = self._tables.get(name)
+        if table is not None:
+            drop_files(table, files)
 
     def problem(self, name: TableName, error: Exception) -> FrazilError:
         """What keeps a table from being had or written, without secrets. It is never the error of another table."""

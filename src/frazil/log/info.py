@@ -91,7 +91,8 @@ def log_info(storage: Storage, name: str) -> LogInfo:
         bytes(log.schema.serialize()),
         tuple((segment.base, segment.path.absolute()) for segment in segments),
         dropped_ranges(log.removal.dropped),
-        former=log.former,
+        log.opened,
+        log.former,
     )
 
 

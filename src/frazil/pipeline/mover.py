@@ -32,6 +32,7 @@ from frazil.lake.files import TableFiles
 from frazil.lake.last_row import last_row
 from frazil.lake.store import TableStore
 from frazil.lake.tables import TableName, table_of
+from frazil.lake.token import Token
 from frazil.log.info import LogInfo
 from frazil.pipeline.isolation import run_apart
 from frazil.pipeline.jobs import JobRunner
@@ -110,8 +111,8 @@ class Mover:
         self._failed: dict[str, _Failed] = {}
         self._columns: dict[tuple[Statement, bytes], pa.Schema] = {}
         self._sharing: dict[TableName, list[_Topic]] = {}
-        self._continues: dict[str, str] = {}
-        """By log: the opening of it whose rows are known to go on where the table ends."""
+        self._continues: dict[str, tuple[str, str]] = {}
+        """By log: its opening, and the move of the table that its rows are known to go on from."""
 
     def tick(self, *, all_of_it: bool = False) -> TickReport:
         """Move what is due. A topic that fails does not hold up the others: its error is in the report."""
@@ -126,7 +127,7 @@ class Mover:
         jobs = [plan([one], self._clock.now_us(), tasks_max, all_of_it=all_of_it) for one in own]
         started_us = self._clock.now_us()
         outputs = self._run(topics, tasks, [job for job in jobs if job], report)
-        if outputs:
+        if outputs and (outputs := self._of_one_opening(topics, outputs)):
             self._commit(topics, outputs, report, started_us)
         return report
 
@@ -213,24 +214,25 @@ class Mover:
         end = 0 if token is None else token.end
         if end < info.first_offset:
             raise RowsMissing(topic.name, str(name), end, info.first_offset)
-        self._check_continues(topic, end)
+        self._check_continues(topic, token or Token(0, ""))
         return end
 
-    def _check_continues(self, topic: _Topic, end: int) -> None:
+    def _check_continues(self, topic: _Topic, token: Token) -> None:
         """The last row that was moved must still be in the log, where retention has not removed it.
 
-        A log never goes back while it is open, so one look for each time that it was opened is enough.
+        A log never goes back while it is open, but a copy of it may be moved to the table by another mover. So one look
+        is enough for each time that it was opened and each move.
         """
-        info = topic.info
+        info, end, known = topic.info, token.end, (topic.info.opened, token.move_id)
         if end > info.durable_end:
             self._continues.pop(info.log_id, None)
             raise TableAhead(topic.name, str(topic.table), end, info.durable_end)
-        if end <= info.first_offset or (info.opened and self._continues.get(info.log_id) == info.opened):
+        if end <= info.first_offset or (info.opened and self._continues.get(info.log_id) == known):
             return
         row = self._row(topic, end - 1)
         if not self._tables.is_last_row(topic.table, info.log_id, table_of(info.topic)[1], row):
             raise TableAhead(topic.name, str(topic.table), end, info.durable_end)
-        self._continues[info.log_id] = info.opened
+        self._continues[info.log_id] = known
 
     def _row(self, topic: _Topic, offset: int) -> pa.RecordBatch:
         wanted = OffsetRange(offset, offset + 1)
@@ -291,6 +293,21 @@ class Mover:
                     raise
                 self._fail(topic, report, self._tables.problem(topic.table, error))
         return outputs
+
+    def _of_one_opening(self, topics: dict[str, _Topic], outputs: Sequence[RangeOutput]) -> list[RangeOutput]:
+        """The outputs of logs that are open as they were when the tick was planned; the others are planned anew.
+
+        Files of the same log with other rows may have taken their place meanwhile, from a copy of the folder.
+        """
+        now: dict[str, str] = {}
+        try:
+            now = {info.log_id: info.opened for info in self._source.logs()}
+        finally:  # also if the owner does not answer
+            same = {log_id for log_id, topic in topics.items() if now.get(log_id) == topic.info.opened}
+            for output in outputs:
+                if output.log_id not in same:
+                    self._tables.drop(topics[output.log_id].table, output.files)
+        return [output for output in outputs if output.log_id in same]
 
     def _files_of(self, topics: dict[str, _Topic], log_ids: set[str], report: TickReport) -> dict[str, TableFiles]:
         """By log, what tasks need to write its files; a table that can't be described is its topics' error."""

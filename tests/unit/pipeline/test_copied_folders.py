@@ -1,0 +1,154 @@
+"""Copies of one data folder that are served at once, each with a mover for the same catalog.
+
+The log ids are the same in all copies, so offsets and ids alone can't tell their rows apart.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import frazil
+from frazil.core.settings import Settings, make_settings
+from frazil.log.info import LogInfo
+from frazil.pipeline.mover import Mover
+from frazil.pipeline.source import OwnLogs
+from parts.in_process import MoverHere
+
+ORDERS = "/shop/orders"
+
+
+def settings_of(folder: Path, name: str) -> Settings:
+    """A copy of the folder; the lake is the same for all."""
+    lake = folder / "lake"
+    lake.mkdir(exist_ok=True)
+    catalog = {"uri": f"sqlite:///{lake}/catalog.db"}
+    return make_settings({"data": folder / name, "catalog": catalog, "object_store": {"path": lake / "warehouse"}})
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> tuple[Settings, Settings]:
+    """Five rows in each, all of them in the table."""
+    one, two = settings_of(tmp_path, "one"), settings_of(tmp_path, "two")
+    with frazil.open(one) as storage:
+        publish(storage, "both", 5)
+        assert MoverHere(one, storage).errors() == {ORDERS: None}
+    assert one.data is not None
+    assert two.data is not None
+    shutil.copytree(one.data, two.data)
+    return one, two
+
+
+def publish(storage: frazil.Storage, who: str, count: int) -> None:
+    for number in range(count):
+        storage.topic(ORDERS).publish(f"{who} {number}")
+
+
+def of(who: str, count: int) -> list[bytes]:
+    return [f"{who} {number}".encode() for number in range(count)]
+
+
+def payloads(here: MoverHere) -> list[bytes]:
+    return [row["_payload"] for row in here.rows(ORDERS)]
+
+
+@pytest.mark.parametrize(("mine", "theirs"), [(3, 8), (8, 3), (4, 4)])
+def test_when_both_take_rows_and_both_are_moved_the_second_is_refused_and_nothing_is_mixed(
+    copies: tuple[Settings, Settings], mine: int, theirs: int
+) -> None:
+    one, two = copies
+    with frazil.open(one) as first, frazil.open(two) as second:
+        here, there = MoverHere(one, first), MoverHere(two, second)
+        assert here.errors() == there.errors() == {ORDERS: None}  # both have seen that their log goes on
+        publish(first, "first", mine)
+        publish(second, "second", theirs)
+        assert here.errors() == {ORDERS: None}
+        for _ in range(3):
+            report = there.tick()
+        assert report.topics[ORDERS].error_code == "table_ahead"
+        publish(first, "first again", 3)
+        assert here.errors() == {ORDERS: None}
+        publish(second, "second again", 10)
+        assert there.tick().topics[ORDERS].error_code == "table_ahead"
+    assert payloads(here) == [*of("both", 5), *of("first", mine), *of("first again", 3)]
+
+
+def test_a_copy_that_is_moved_in_the_middle_of_the_others_move_mixes_nothing(copies: tuple[Settings, Settings]) -> None:
+    one, two = copies
+    with frazil.open(one) as first, frazil.open(two) as second:
+        here = MoverHere(one, first)
+        there = MoverHere(two, second, lambda: here.tick() and None)
+        publish(first, "first", 3)
+        publish(second, "second", 9)
+        assert there.tick().rows == 0
+        assert there.tick().topics[ORDERS].error_code == "table_ahead"
+    assert payloads(here) == [*of("both", 5), *of("first", 3)]
+
+
+def test_a_folder_restored_in_the_middle_of_a_move_mixes_nothing(tmp_path: Path) -> None:
+    """The plan is made by the log of before, and the tasks find files of that log's name with other rows."""
+    settings = settings_of(tmp_path, "data")
+    assert settings.data is not None
+    stack = ExitStack()
+    source = Source(stack.enter_context(frazil.open(settings)))
+    publish(source.storage, "old", 3)
+    stack.close()
+    shutil.copytree(settings.data, tmp_path / "copy")
+    source.storage = stack.enter_context(frazil.open(settings))
+    publish(source.storage, "old again", 2)
+    todo = [False, True]
+
+    def meanwhile() -> None:
+        if todo and todo.pop(0):
+            stack.close()
+            assert settings.data is not None
+            shutil.rmtree(settings.data)
+            shutil.copytree(tmp_path / "copy", settings.data)
+            source.storage = stack.enter_context(frazil.open(settings))
+            publish(source.storage, "new", 20)
+
+    here = MoverHere(settings, source.storage, meanwhile, source=source)
+    with stack:
+        assert here.errors() == {ORDERS: None}
+        publish(source.storage, "lost", 3)
+        report = here.tick()
+        assert not todo
+        assert report.rows == 0
+        assert here.tick().topics[ORDERS].error_code == "table_ahead"
+    assert payloads(here) == [*of("old", 3), *of("old again", 2)]
+    in_table = {task.file.file_path.removeprefix("file://") for task in here.table(ORDERS).scan().plan_files()}
+    assert {str(path) for path in (tmp_path / "lake").rglob("*.parquet")} == in_table
+
+
+def test_the_last_row_is_read_once_for_each_opening_and_each_move(
+    copies: tuple[Settings, Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tick over idle topics reads none."""
+    read: list[int] = []
+    real = Mover._row
+    monkeypatch.setattr(Mover, "_row", lambda mover, topic, offset: read.append(offset) or real(mover, topic, offset))
+    one, _ = copies
+    with frazil.open(one) as storage:
+        here = MoverHere(one, storage)
+        for _ in range(3):
+            here.tick()
+        assert read == [4]
+        publish(storage, "first", 2)
+        for _ in range(3):
+            here.tick()
+        assert read == [4, 6]
+
+
+class Source:
+    """Logs of a storage that may be another by the next look."""
+
+    address = None
+
+    def __init__(self, storage: frazil.Storage) -> None:
+        self.storage = storage
+
+    def logs(self) -> list[LogInfo]:
+        return OwnLogs(self.storage).logs()
