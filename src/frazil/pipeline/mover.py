@@ -49,6 +49,8 @@ STATEMENTS_AT_ONCE = 4
 REST_US_MIN, REST_US_MAX = 500_000, 30_000_000
 STATEMENT_REST_US = 10_000_000
 """A statement that failed is not run again at once: its topic waits for a person, the others for Spark."""
+FILES_US_MAX = 12 * 3_600_000_000
+"""Half the age at which a file that is in no table may be taken for an orphan. A mover may be stopped for longer."""
 
 _log = logging.getLogger("frazil.pipeline")
 
@@ -127,7 +129,7 @@ class Mover:
         jobs = [plan([one], self._clock.now_us(), tasks_max, all_of_it=all_of_it) for one in own]
         started_us = self._clock.now_us()
         outputs = self._run(topics, tasks, [job for job in jobs if job], report)
-        if outputs and (outputs := self._of_one_opening(topics, outputs)):
+        if outputs and (outputs := self._still_good(topics, outputs, started_us)):
             self._commit(topics, outputs, report, started_us)
         return report
 
@@ -294,20 +296,26 @@ class Mover:
                 self._fail(topic, report, self._tables.problem(topic.table, error))
         return outputs
 
-    def _of_one_opening(self, topics: dict[str, _Topic], outputs: Sequence[RangeOutput]) -> list[RangeOutput]:
+    def _still_good(
+        self, topics: dict[str, _Topic], outputs: Sequence[RangeOutput], started_us: int
+    ) -> list[RangeOutput]:
         """The outputs of logs that are open as they were when the tick was planned; the others are planned anew.
 
-        Files of the same log with other rows may have taken their place meanwhile, from a copy of the folder.
+        Files of the same log with other rows may have taken their place meanwhile, from a copy of the folder. And what
+        was written long ago may have been deleted as an orphan.
         """
         now: dict[str, str] = {}
         try:
-            now = {info.log_id: info.opened for info in self._source.logs()}
+            now = {} if self._is_old(started_us) else {info.log_id: info.opened for info in self._source.logs()}
         finally:  # also if the owner does not answer
             same = {log_id for log_id, topic in topics.items() if now.get(log_id) == topic.info.opened}
             for output in outputs:
                 if output.log_id not in same:
                     self._tables.drop(topics[output.log_id].table, output.files)
         return [output for output in outputs if output.log_id in same]
+
+    def _is_old(self, started_us: int) -> bool:
+        return self._clock.now_us() - started_us > FILES_US_MAX
 
     def _files_of(self, topics: dict[str, _Topic], log_ids: set[str], report: TickReport) -> dict[str, TableFiles]:
         """By log, what tasks need to write its files; a table that can't be described is its topics' error."""
@@ -372,7 +380,7 @@ class Mover:
             if whole:
                 moves[topic.table].append(_joined(whole, table_of(topic.info.topic)[1]))
         with ThreadPoolExecutor(COMMITS_AT_ONCE) as pool:
-            commits = {name: pool.submit(self._commit_table, name, each) for name, each in moves.items()}
+            commits = {name: pool.submit(self._commit_table, name, each, started_us) for name, each in moves.items()}
         for name, commit in commits.items():
             try:
                 self._note(topics, *commit.result(), report, started_us, written_us)
@@ -383,9 +391,15 @@ class Mover:
         for name in failed:
             self._tables.forget(name)  # its credentials may have expired: it is loaded anew for the next try
 
-    def _commit_table(self, name: TableName, moves: Sequence[Moved]) -> tuple[Committed, int]:
+    def _commit_table(self, name: TableName, moves: Sequence[Moved], started_us: int) -> tuple[Committed, int]:
         """And when it was done."""
-        return self._tables.commit(name, moves, str(uuid.uuid4()), self._back_off), self._clock.now_us()
+
+        def wait(attempt: int) -> None:
+            self._back_off(attempt)
+            if self._is_old(started_us):
+                raise FrazilError(f"the files for {name} were written too long ago to be committed; they are made anew")
+
+        return self._tables.commit(name, moves, str(uuid.uuid4()), wait), self._clock.now_us()
 
     def _back_off(self, attempt: int) -> None:
         self._wait(min(5.0, 0.05 * 2**attempt))
