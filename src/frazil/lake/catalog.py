@@ -23,8 +23,11 @@ from frazil.lake.object_store import given, plain, secret, store_properties, sto
 from frazil.lake.postgres import PostgresCatalog, is_postgres
 from frazil.lake.reasons import reason
 from frazil.lake.rest import CONNECT_S_MAX, improve
+from frazil.lake.whole_avro import read_whole
 
 LOCK_WAIT_S = 60
+
+read_whole()
 
 
 def catalog_properties(settings: Settings) -> dict[str, str]:

@@ -23,6 +23,7 @@ from pyiceberg.table.snapshots import Snapshot
 from frazil.lake.reasons import reason
 from frazil.lake.snapshot_expiry import may_remove
 from frazil.lake.tables import TableName
+from frazil.lake.whole_avro import check_listed
 
 READERS_MS = 3_600_000
 SWEEP_COUNT = 100
@@ -109,9 +110,10 @@ def _delete_unused(table: Table, due: Sequence[_Expired], next_one: _Expired | N
     """The next one that is not due stands for those behind it: an append takes no manifest back."""
     there = {snapshot.snapshot_id for snapshot in table.snapshots()}
     gone = [one for one in due if one.snapshot_id not in there]
-    kept = [snapshot.manifest_list for snapshot in table.snapshots()]
+    snapshots = table.snapshots()
+    kept = {snapshot.manifest_list for snapshot in snapshots}
     with ThreadPoolExecutor(READS_AT_ONCE) as pool:
-        used = _union(pool.map(lambda path: _manifests(table.io, path), kept))
+        used = _union(pool.map(lambda one: _used(table.io, one), snapshots))
         if next_one is not None:
             used |= _manifests(table.io, next_one.manifest_list)
         listed = _union(pool.map(lambda one: _manifests_if_there(table.io, one.manifest_list), gone))
@@ -120,6 +122,12 @@ def _delete_unused(table: Table, due: Sequence[_Expired], next_one: _Expired | N
     if failed:
         why = reason(failed[0], table.io.properties)
         _log.warning("%s: %d files of expired snapshots are left: %s", ".".join(table.name()), len(failed), why)
+
+
+def _used(io: FileIO, snapshot: Snapshot) -> set[str]:
+    found = _manifests(io, snapshot.manifest_list)
+    check_listed(snapshot, len(found))
+    return found
 
 
 def _manifests(io: FileIO, manifest_list: str) -> set[str]:

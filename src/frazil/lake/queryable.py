@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.io.pyarrow import PyArrowFileIO, pyarrow_to_schema, schema_to_pyarrow
-from pyiceberg.manifest import FileFormat
+from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import DataScan, FileScanTask, Table
 
@@ -60,7 +60,7 @@ class Queryable:
     row_bytes: int = 0
     """The mean size of a row in its files, compressed."""
     lost: Callable[[], tuple[int, str] | None] = lambda: None
-    """The first file that is not there any more, with the lowest offset of it: asked when a query fails."""
+    """What is wrong with the first file that is not as it was written, with its lowest offset: asked when a query fails."""
 
 
 def queryable(
@@ -155,10 +155,19 @@ def _missing(table: Table, partition: int, gap: OffsetRange) -> TableDamaged:
 def _lost(table: Table, tasks: Sequence[FileScanTask]) -> tuple[int, str] | None:
     column = table.schema().find_field(OFFSET.name) if OFFSET.name in table.schema().column_names else None
     for task in tasks:
-        if not table.io.new_input(task.file.file_path).exists():
+        why = _wrong(table, task.file)
+        if why is not None:
             low = None if column is None else bounds(task.file, column)[0]
-            return low or 0, task.file.file_path
+            return low or 0, f"{task.file.file_path}: {why}"
     return None
+
+
+def _wrong(table: Table, file: DataFile) -> str | None:
+    try:
+        size = len(table.io.new_input(file.file_path))
+    except FileNotFoundError:
+        return "it is not there any more"
+    return None if size == file.file_size_in_bytes else f"it has {size} bytes of {file.file_size_in_bytes}"
 
 
 def _row_bytes(tasks: Sequence[FileScanTask]) -> int:

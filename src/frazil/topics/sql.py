@@ -171,7 +171,7 @@ class SqlSession:
             return self._failed
         for name, table in self._tables:
             if (lost := table.lost()) is not None:
-                return TableDamaged(str(topic_of(name, 0)), str(name), lost[0], f"{lost[1]}: it is not there any more")
+                return TableDamaged(str(topic_of(name, 0)), str(name), *lost)
         return None
 
     def _too_large(self, text: str) -> QueryTooLarge:
