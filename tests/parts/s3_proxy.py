@@ -11,8 +11,9 @@ from typing import Any
 
 from parts.processes import pause
 
-FAULTS = ("500", "503", "silent", "cut", "slow")
-"""InternalError, SlowDown, accepted and never answered, cut in mid-body, answered late."""
+FAULTS = ("500", "503", "silent", "cut", "slow", "short", "error with 200")
+"""InternalError, SlowDown, accepted and never answered, cut in mid-body, answered late, half a body that calls itself
+whole, an error that calls itself success."""
 
 SLOW_S = 4.0
 """Longer than the three seconds after which the AWS SDK gives up by itself."""
@@ -62,7 +63,7 @@ class S3Proxy:
         with self._guard:
             if not self._left or self._place not in path or (method in _WRITES) != self._writes:
                 return ""
-            if self._fault == "cut" and method == "HEAD":
+            if self._fault in ("cut", "short", "error with 200") and method == "HEAD":
                 return ""  # it has no body to be cut, and a length that is not the object's would be another fault
             self._left -= 1
             self.met += 1
@@ -102,6 +103,10 @@ class S3Proxy:
                 if fault == "slow":
                     pause(SLOW_S)
                 status, headers, answer = self._forward(body)
+                if fault == "short":
+                    answer = answer[: len(answer) // 2]
+                if fault == "error with 200":
+                    answer = _error("SlowDown")
                 return self._answer(status, headers, answer, cut=fault == "cut")
 
             def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:

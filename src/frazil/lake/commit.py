@@ -15,8 +15,9 @@ only if every try was refused in so many words; after an unknown answer they are
 
 Before each try the identities are compared, not the names alone: the table's UUID and its columns' ids with those that
 the files were written by, and the move's log with those that the table has rows of. Files of a table that was made
-again, or that lost a column, rows of a log beside another of the same partition, and rows beside results of a statement
-are not committed: they are planned anew, and refused by name where that is no use.
+again, that lost a column, or whose orphans were removed since the plan (`orphan_files`), rows of a log beside another of
+the same partition, and rows beside results of a statement are not committed: they are planned anew, and refused by name
+where that is no use.
 
 The same commit removes the oldest snapshots beyond a number (`snapshot_expiry`), so that no commit costs more than the
 one before it.
@@ -61,6 +62,7 @@ from frazil.lake.snapshot_expiry import removable
 from frazil.lake.store_errors import is_of_store, lake_error, store_error
 from frazil.lake.tables import TableName
 from frazil.lake.token import (
+    SWEPT,
     TRANSFORMED,
     Token,
     earlier_log,
@@ -195,6 +197,8 @@ def _delete(table: Table, paths: Iterable[str]) -> None:
     for path in paths:
         try:
             table.io.delete(path)
+        except FileNotFoundError:
+            continue
         except Exception as error:  # noqa: BLE001 - a failed clean-up must not look like a failed commit
             why = reason(error, table.io.properties)
             _log.warning("could not delete %s, which is in no table: %s", path, why)
@@ -229,9 +233,12 @@ def _look(catalog: Catalog, name: TableName, wait: Callable[[int], None]) -> Tab
 def _fits(planned: Table, table: Table) -> bool:
     """Whether files that were written for the one table are files of the other: the same table, with the same columns.
 
-    Another's new columns are fine. A column that is gone would take its values with it.
+    Another's new columns are fine. A column that is gone would take its values with it. Files that were written before
+    a removal of orphans may be gone themselves.
     """
     if planned.metadata.table_uuid != table.metadata.table_uuid:
+        return False
+    if planned.metadata.properties.get(SWEPT) != table.metadata.properties.get(SWEPT):
         return False
     if planned.metadata.current_schema_id == table.metadata.current_schema_id:
         return True

@@ -60,7 +60,7 @@ class Queryable:
     row_bytes: int = 0
     """The mean size of a row in its files, compressed."""
     lost: Callable[[], tuple[int, str] | None] = lambda: None
-    """What is wrong with the first file that is not as it was written, with its lowest offset: asked when a query fails."""
+    """The first file that is not as it was written, its lowest offset and what is wrong: asked when a query fails."""
 
 
 def queryable(

@@ -8,6 +8,7 @@
     frazil.{log id}.last   which row the table got last, see `last_row`
     frazil.{log id}.gaps   ranges that are missing, and that a person has accepted as such
     frazil.{log id}.follows   the logs whose rows became those of this one, see `handover`
+    frazil.swept           which removal of orphans was last: files that were written before it may be gone
     frazil.transformed     true if rows are the result of a statement: the table is not the topic as it was
 
 They stand in the table's properties and in the summary of the snapshot that moved them. Properties outlive
@@ -32,6 +33,7 @@ FORMAT_VERSION_MAX = 2
 """What PyIceberg can write."""
 
 TRANSFORMED = "frazil.transformed"
+SWEPT = "frazil.swept"
 
 _END = re.compile(r"frazil\.(?P<log_id>.+)\.end")
 

@@ -1,6 +1,6 @@
 """What maintenance has to know of a table: what it holds, what would be done to it, and what forbids it.
 
-Nothing is changed here. The same questions are put before anything is done and for a dry run.
+The same questions are put before anything is done and for a dry run. Nothing is changed here but by `remove_orphans`.
 """
 
 from __future__ import annotations
@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
@@ -22,6 +20,7 @@ from frazil.core.names import TopicName
 from frazil.core.rows import OFFSET
 from frazil.core.settings import Settings
 from frazil.lake.catalog import catalog_properties, is_there, open_catalog
+from frazil.lake.orphan_files import folders_elsewhere, place, remove_orphans
 from frazil.lake.store_errors import lake_error
 from frazil.lake.table_names import table_names
 from frazil.lake.tables import PARTITION, TableName, partitioned_by, shown_partitioning, table_of
@@ -77,6 +76,7 @@ class Upkeep:
         self._known = catalog_properties(settings)
         self._opened: Catalog | None = None
         self._known_places: dict[TableName, list[str]] | None = None
+        self._known_folders: frozenset[str] | None = None
 
     def names(self, topic: str | None = None) -> list[TableName]:
         """The table of a topic, or all that hold rows of a log."""
@@ -202,20 +202,33 @@ class Upkeep:
 
     def check_alone(self, name: TableName) -> None:
         """Whatever lies below the table's location must be the table's: else orphans could be another's files."""
-        mine = _place(self.table(name).location())
+        mine = place(self.table(name).location())
         for other, places in self._places().items():
-            for place in places if other != name else ():
-                _refuse_within(name, mine, place, f"files of {other}")
+            for theirs in places if other != name else ():
+                _refuse_within(name, mine, theirs, f"files of {other}")
         if self._settings.data is not None:
             for folder, what in ((self._settings.log_folder, "the log"), (self._settings.data, "the data folder")):
-                _refuse_within(name, mine, _place(str(folder.absolute())), what)
+                _refuse_within(name, mine, place(str(folder.absolute())), what)
+
+    def remove_orphans(self, name: TableName, listed: Sequence[str]) -> list[str]:
+        """Delete what was listed as orphans, but for what is needed now; the paths that are gone."""
+        catalog = self._catalog()
+        if catalog is None:
+            raise _not_there(name)
+        return remove_orphans(catalog, name, listed, self._folders_elsewhere)
+
+    def _folders_elsewhere(self) -> frozenset[str]:
+        """Folders in which a table has files, although its location is another. Asked once, as `_places`."""
+        if self._known_folders is None:
+            self._known_folders = folders_elsewhere(self.table(name) for name in self._all())
+        return self._known_folders
 
     def _places(self) -> dict[TableName, list[str]]:
         """Where the files of each table are. Asked once: what a table of later holds is too young to be an orphan."""
         if self._known_places is None:
             tables = {name: self.table(name) for name in self._all()}
             self._known_places = {
-                name: [_place(each) for each in (table.location(), *_other_places(table))]
+                name: [place(each) for each in (table.location(), *_other_places(table))]
                 for name, table in tables.items()
             }
         return self._known_places
@@ -248,15 +261,6 @@ def _refuse_within(name: TableName, mine: str, other: str, what: str) -> None:
 def _other_places(table: Table) -> Sequence[str]:
     names = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
     return [table.metadata.properties[name] for name in names if name in table.metadata.properties]
-
-
-def _place(location: str) -> str:
-    """A location without the spellings that mean the same: file:/a, file:///a, /a; s3 and s3a."""
-    parts = urlsplit(location)
-    if parts.scheme in ("", "file"):
-        return str(Path(unquote(parts.path)).resolve())
-    scheme = "s3" if parts.scheme in ("s3a", "s3n") else parts.scheme
-    return f"{scheme}://{parts.netloc}{parts.path}".rstrip("/")
 
 
 def _described(snapshot: Snapshot) -> dict[str, Any]:

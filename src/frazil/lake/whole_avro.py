@@ -114,7 +114,7 @@ class _Read(InputFile):
     def exists(self) -> bool:
         return True
 
-    def open(self, seekable: bool = True) -> InputStream:
+    def open(self, seekable: bool = True) -> InputStream:  # noqa: ARG002 - as PyIceberg has it
         return io.BytesIO(self._bytes)
 
 

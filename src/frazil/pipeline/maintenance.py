@@ -131,13 +131,15 @@ class Maintenance:
         return Expired(str(name), snapshots, data, sum(int(count or 0) for count in counts.values()) - data)
 
     def orphans(self, name: TableName, before_ms: int, *, dry_run: bool) -> Orphans:
-        """Files below the table's location that no snapshot knows of."""
+        """Files below the table's location that no snapshot knows of. Iceberg lists them; see `orphan_files`."""
         self._upkeep.check_may_delete(name)
         self._upkeep.check_alone(name)
         listing = ", prefix_listing => true" if self._settings.object_store.type is ObjectStoreType.S3 else ""
-        arguments = f", older_than => {_timestamp(before_ms)}, dry_run => {str(dry_run).lower()}{listing}"
+        arguments = f", older_than => {_timestamp(before_ms)}, dry_run => true{listing}"
         found = self._call(name, "remove_orphan_files", arguments)
-        return Orphans(str(name), tuple(sorted(str(row["orphan_file_location"]) for row in found)), not dry_run)
+        listed = sorted(str(row["orphan_file_location"]) for row in found)
+        gone = listed if dry_run else self._upkeep.remove_orphans(name, listed)
+        return Orphans(str(name), tuple(gone), not dry_run)
 
     def _call(self, name: TableName, procedure: str, arguments: str = "") -> list[dict[str, Any]]:
         table = spark_name(name, self._settings.catalog.type)
