@@ -15,9 +15,9 @@ only if every try was refused in so many words; after an unknown answer they are
 
 Before each try the identities are compared, not the names alone: the table's UUID and its columns' ids with those that
 the files were written by, and the move's log with those that the table has rows of. Files of a table that was made
-again, that lost a column, or whose orphans were removed since the plan (`orphan_files`), rows of a log beside another of
-the same partition, and rows beside results of a statement are not committed: they are planned anew, and refused by name
-where that is no use.
+again, that lost a column, or whose orphans were removed since the plan (`orphan_files`), rows of a log beside another
+of the same partition, and rows beside results of a statement are not committed: they are planned anew, and refused by
+name where that is no use.
 
 The same commit removes the oldest snapshots beyond a number (`snapshot_expiry`), so that no commit costs more than the
 one before it.

@@ -34,10 +34,14 @@ LOG_APPEND_TIME = 1
 
 
 def source_columns(stored: pa.Schema) -> pa.Schema:
-    """What the source gives of a topic that stores these columns."""
+    """What the source gives of a topic that stores these columns.
+
+    All may be null to Spark: a required column may become nullable while a query runs, and Spark fails at a null where
+    it was told that there is none.
+    """
     if _is_message(stored):
         return _MESSAGE_COLUMNS
-    own = [field for field in widened_schema(stored) if field.name != APPEND_TIME.name]
+    own = [field.with_nullable(True) for field in widened_schema(stored) if field.name != APPEND_TIME.name]
     taken = {field.name.lower() for field in own}  # to Spark, names that differ only in case are one
     added = [pa.field(f"_{name}" if name in taken else name, kind) for name, kind in _ADDED.items()]
     return pa.schema([*own, *added])

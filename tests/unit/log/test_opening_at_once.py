@@ -70,13 +70,13 @@ def opened(folder: Path, threads: Threads) -> frazil.Storage:
 
 
 @pytest.fixture
-def killed(tmp_path: Path) -> Iterator[Path]:
+def killed(tmp_path: Path) -> Path:
     """A folder as a process leaves it that was killed: nothing says that its rows are durable."""
     folder = tmp_path / "killed"
     with frazil.open(tmp_path / "live") as storage:
         storage.topic(TOPIC).publish(b"tea")
         shutil.copytree(tmp_path / "live", folder)
-    yield folder
+    return folder
 
 
 def test_a_topic_that_was_closed_is_opened_by_the_caller_and_nothing_is_changed(
