@@ -217,3 +217,37 @@ def test_the_embedded_store_keeps_a_bounded_number_of_changes(tmp_path: Path) ->
         assert len(take(watch, 9)) == 9
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 80 * 1024 * 1024
     store.close()
+
+
+def test_a_store_behind_a_fence_changes_nothing_once_the_key_is_not_its_own(place: Place, store: MetaStore) -> None:
+    """Also who slept past the lease that held the key."""
+    lease = store.grant_lease(60_000)
+    session = put(store, "/session", b"mine", lease)
+    store.fence("/session", b"mine")
+    kept = put(store, "/a", b"one")
+    store.put_all({"/b": b"one"})
+    assert store.put_if("/a", b"late", kept + 1) is None, "what has changed is told as ever"
+    assert store.put_if("/session", b"mine", session, lease) is not None, "the key of the fence itself can be written"
+    store.put_all({"/b": b"two"})
+    store.revoke_lease(lease)
+    other = place.open()
+    for value in (None, b"another's"):
+        if value is not None:
+            put(other, "/session", value)
+        for change in (
+            lambda: store.put_if("/a", b"two", kept),
+            lambda: store.put_if("/c", b"two", ABSENT),
+            lambda: store.put_all({"/b": b"three"}),
+            lambda: store.delete("/a", kept),
+        ):
+            with pytest.raises(frazil.Fenced, match="/session is not held by this process any more"):
+                change()
+    assert [(entry.key, entry.value) for entry in other.list("/")] == [
+        ("/a", b"one"),
+        ("/b", b"two"),
+        ("/session", b"another's"),
+    ]
+    assert other.put_if("/a", b"two", kept) is not None, "who has no fence is not held back"
+    other.close()
+    put(store, "/session", b"mine")
+    put(store, "/a", b"three")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import urllib.error
@@ -69,6 +70,21 @@ class Etcd:
             yield
         finally:
             os.kill(self.pid, signal.SIGCONT)
+
+    def copy(self, name: str) -> Path:
+        """Its data as it is now, for `restore`. It is killed and started again, so that the copy is whole."""
+        copy = self.folder / name
+        self.kill()
+        shutil.copytree(self.folder / "data", copy)
+        self.start()
+        return copy
+
+    def restore(self, copy: Path) -> None:
+        """As an operator puts back a backup: revisions, leases and keys are those of back then."""
+        self.kill()
+        shutil.rmtree(self.folder / "data")
+        shutil.copytree(copy, self.folder / "data")
+        self.start()
 
     def close(self) -> None:
         self._running.close()

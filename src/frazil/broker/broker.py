@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from frazil.broker.checks import check_filters, check_fits, check_name, new_id
+from frazil.broker.clients import ConsumerPlace, Producer
 from frazil.broker.companion import Companion
 from frazil.broker.consumer import Consumer, Stream
 from frazil.broker.counts import BrokerCounts
@@ -23,24 +23,15 @@ from frazil.broker.delivery.policy import DeliveryPolicy
 from frazil.broker.delivery.progress import Progress
 from frazil.broker.directory import Directory
 from frazil.broker.entry import Entry
-from frazil.broker.figures import SubscriptionFigures, figures_of
+from frazil.broker.figures import SubscriptionFigures, all_figures
 from frazil.broker.known import KnownTopics
 from frazil.broker.live import LiveSubscription
+from frazil.broker.one_by_one import OneByOne
 from frazil.broker.places import PlaceKeeper
 from frazil.broker.policies import check_takes_letters, own_policy, with_policy
-from frazil.broker.producer import Producer
 from frazil.broker.progress import ProgressKeeper, restored, restored_place, stored_form
-from frazil.broker.put_back import records_of, records_of_topic
-from frazil.broker.records import (
-    CONSUMERS,
-    PRODUCERS,
-    SUBSCRIPTIONS,
-    Records,
-    Stored,
-    progress_key,
-    stored_consumer,
-    topic_key,
-)
+from frazil.broker.put_back import records_of, records_of_all, records_of_topic
+from frazil.broker.records import Records, Stored, stored_consumer
 from frazil.broker.restoring import StoredSubscription, StoredUsers
 from frazil.broker.subscription import Subscription, new_incarnation
 from frazil.broker.topic import BrokerTopic
@@ -49,6 +40,7 @@ from frazil.core.clock import Clock
 from frazil.core.errors import (
     Closed,
     CorruptLog,
+    FrazilError,
     InvalidInput,
     SchemaMismatch,
     SubscriptionNotFound,
@@ -63,18 +55,10 @@ from frazil.core.offsets import Place
 from frazil.core.partitions import topic_or_partitions
 from frazil.core.settings import RetentionSettings
 from frazil.log.storage import Storage
+from frazil.meta.broker_keys import CONSUMERS, PRODUCERS, SUBSCRIPTIONS, progress_key, topic_key
 from frazil.meta.store import MetaStore
 
 _log = logging.getLogger("frazil.broker")
-
-
-@dataclass(slots=True)
-class _Place:
-    """Where a consumer belongs."""
-
-    topic: BrokerTopic
-    subscription: Subscription | LiveSubscription
-    consumer: Consumer
 
 
 class Broker:
@@ -98,8 +82,8 @@ class Broker:
         self._progress = ProgressKeeper(self._records, settings.progress_flush_ms)
         self._places = PlaceKeeper(self._placed)
         self._producers: dict[int, Producer] = {}
-        self._consumers: dict[int, _Place] = {}
-        self._making = asyncio.Lock()
+        self._consumers: dict[int, ConsumerPlace] = {}
+        self._making = OneByOne()
         self._closing = False
         self.counts = BrokerCounts()
         self.address = ""
@@ -126,13 +110,21 @@ class Broker:
                 place.consumer.stream.end()
 
     async def close(self) -> None:
-        """Cursors are stored."""
+        """Cursors are stored. Where that can't be done, what was acknowledged lately is delivered again."""
         self.end_streams()
         await self._places.close()
         for topic in self._topics.values():
             await topic.close()
-        await self._progress.close()
+        try:
+            await self._progress.close()
+        except FrazilError as error:
+            _log.error("the last progress of subscriptions could not be stored, and is delivered again: %s", error)
         self._records.close()
+
+    async def store_again(self) -> None:
+        """All that is known. For a metadata store that was restored from an older copy."""
+        async with self._making, self._progress.held():
+            await self._records.put_all(records_of_all(self._topics.values()))
 
     # --- topics
 
@@ -169,21 +161,19 @@ class Broker:
 
     def figures(self) -> list[SubscriptionFigures]:
         """How each subscription stands. From any thread."""
-        return [
-            figures_of(topic, subscription)
-            for topic in list(self._topics.values())
-            for subscription in list(topic.subscriptions.values())
-        ]
+        return all_figures(list(self._topics.values()))
 
     @property
     def producer_count(self) -> int:
         return len(self._producers)
 
     async def _topic(self, name: TopicName, *, reliable: bool, create: bool = True) -> BrokerTopic:
-        async with self._making:
-            topic = self._topics.get(name)
-            if topic is None:
-                topic = await self._directory.add(name, reliable=reliable, create=create)
+        topic = self._topics.get(name)
+        if topic is None:
+            async with self._making:
+                topic = self._topics.get(name)
+                if topic is None:
+                    topic = await self._directory.add(name, reliable=reliable, create=create)
         topic.check_dispatch(reliable=reliable)
         return topic
 
@@ -205,6 +195,9 @@ class Broker:
     async def create_producer(self, topic: str, name: str, *, reliable: bool) -> Producer:
         """The same producer again if it is known. The topic is made if it is not there."""
         parsed = self.check_producer(topic, name, reliable=reliable)
+        present = self._topics.get(parsed)
+        if present is not None and (known := present.producers.get(name)) is not None:
+            return known  # also while the metadata store is away
         async with self._making:
             found = self._topics.get(parsed)
             if found is not None:
@@ -252,26 +245,36 @@ class Broker:
         found = self._topics.get(parsed)
         if found is None:
             raise TopicNotFound(topic)
-        async with self._making:
-            self._check_still_there(found)
-            known = found.subscriptions.get(subscription)
-            mine = None if known is None else known.consumers.get(consumer)
-            if known is None:
-                mine = Consumer(consumer, new_id(self._consumers), key_filters)
-                known = await self._new_subscription(found, subscription, kind, mine)
-            elif mine is None:
-                if known.kind is Kind.EXCLUSIVE and known.consumers:
-                    raise SubscriptionTaken(topic, subscription, next(iter(known.consumers)))
-                mine = Consumer(consumer, new_id(self._consumers), key_filters)
-                await self._records.put_all(stored_consumer(found.name, subscription, mine))
-                self._add_consumer(found, known, mine)
-            elif mine.key_filters != tuple(key_filters):
-                wanted = Consumer(mine.name, mine.id, key_filters)
-                await self._records.put_all(stored_consumer(found.name, subscription, wanted))
-                known.set_filters(mine, key_filters)
-            known.end_stream(mine)  # an explicit subscribe takes over
-            known.expect(mine)
+        known = found.subscriptions.get(subscription)
+        mine = None if known is None else known.consumers.get(consumer)
+        if known is None or mine is None or mine.key_filters != tuple(key_filters):
+            async with self._making:  # else nothing is to be stored, and it goes on while the metadata store is away
+                self._check_still_there(found)
+                known, mine = await self._consumer_of(found, subscription, kind, consumer, key_filters)
+        known.end_stream(mine)  # an explicit subscribe takes over
+        known.expect(mine)
         return mine.id
+
+    async def _consumer_of(
+        self, topic: BrokerTopic, subscription: str, kind: Kind, name: str, key_filters: Sequence[str]
+    ) -> tuple[Subscription | LiveSubscription, Consumer]:
+        """Known or new, and stored with these filters."""
+        known = topic.subscriptions.get(subscription)
+        mine = None if known is None else known.consumers.get(name)
+        if known is None:
+            mine = Consumer(name, new_id(self._consumers), key_filters)
+            known = await self._new_subscription(topic, subscription, kind, mine)
+        elif mine is None:
+            if known.kind is Kind.EXCLUSIVE and known.consumers:
+                raise SubscriptionTaken(str(topic.name), subscription, next(iter(known.consumers)))
+            mine = Consumer(name, new_id(self._consumers), key_filters)
+            await self._records.put_all(stored_consumer(topic.name, subscription, mine))
+            self._add_consumer(topic, known, mine)
+        elif mine.key_filters != tuple(key_filters):
+            wanted = Consumer(mine.name, mine.id, key_filters)
+            await self._records.put_all(stored_consumer(topic.name, subscription, wanted))
+            known.set_filters(mine, key_filters)
+        return known, mine
 
     def connect(self, number: int) -> tuple[BrokerTopic, Subscription | LiveSubscription, Consumer, Stream]:
         self._check_open()
@@ -365,7 +368,7 @@ class Broker:
         self, topic: BrokerTopic, subscription: Subscription | LiveSubscription, consumer: Consumer
     ) -> None:
         subscription.add(consumer)
-        self._consumers[consumer.id] = _Place(topic, subscription, consumer)
+        self._consumers[consumer.id] = ConsumerPlace(topic, subscription, consumer)
 
     # --- messages that nobody acknowledges
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from frazil.broker.counts import DeliveryCounts
@@ -30,3 +31,8 @@ def figures_of(topic: BrokerTopic, one: Subscription | LiveSubscription) -> Subs
     lag = max(0, topic.end - one.cursor.end)
     is_blocked = one.blocked_by is not None
     return SubscriptionFigures(topic.label, one.name, lag, one.unacked, connected, is_blocked, one.counts)
+
+
+def all_figures(topics: Iterable[BrokerTopic]) -> list[SubscriptionFigures]:
+    """Of each subscription of these topics. From any thread."""
+    return [figures_of(topic, one) for topic in topics for one in list(topic.subscriptions.values())]

@@ -3,6 +3,7 @@ failed, for nobody knows what is left of it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from frazil.broker.live import LiveSubscription
@@ -35,3 +36,7 @@ def records_of_topic(topic: BrokerTopic) -> dict[str, Stored]:
         records.update(records_of(topic, subscription))
     records[topic_key(TOPICS, topic.name)] = {"reliable": topic.reliable, "log_id": topic.log_id}
     return records
+
+
+def records_of_all(topics: Iterable[BrokerTopic]) -> dict[str, Stored]:
+    return {key: value for topic in topics for key, value in records_of_topic(topic).items()}

@@ -21,7 +21,7 @@ from frazil.log.publishing import checked_message
 from frazil.log.topic import Topic
 
 if TYPE_CHECKING:
-    from frazil.broker.producer import Producer
+    from frazil.broker.clients import Producer
 
 
 class Outgoing(NamedTuple):

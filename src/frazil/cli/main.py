@@ -24,6 +24,7 @@ from frazil.core.errors import (
     InvalidInput,
     JobNotFound,
     LogFailed,
+    MetadataInUse,
     NotInstalled,
     SchemaNotFound,
     ServerNeeded,
@@ -64,6 +65,7 @@ _EXIT_CODES: tuple[tuple[type[FrazilError], int], ...] = (
     (CorruptLog, 5),
     (LogFailed, 5),
     (FolderInUse, 6),
+    (MetadataInUse, 6),
     (ServerNeeded, 7),
     (ServerUnreachable, 7),
 )

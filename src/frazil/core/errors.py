@@ -46,7 +46,8 @@ FrazilError
 │   ├── ResourcesExhausted
 │   ├── OwnerUnreachable
 │   ├── NobodyLeads
-│   └── AnotherLeads
+│   ├── AnotherLeads
+│   └── Fenced
 ├── OutcomeUnknown          rows were sent and not answered; look whether they are there
 ├── EncodingFailed          rows could not be turned into Arrow (no memory); nothing was written
 ├── LakeUnavailable         the catalog or the object store can't be had; the log goes on without it
@@ -61,6 +62,8 @@ FrazilError
 │   └── TableDamaged
 ├── NotInstalled            a package is missing: run the command that the message has
 ├── FolderInUse             another process owns the data folder
+├── LocksNotSupported       file locks do nothing there; use another file system
+├── MetadataInUse           another server uses this part of the metadata store; take another prefix
 ├── ListenFailed            the address cannot be listened on; choose another
 ├── NotSupported            leave the call out: it has no meaning here
 ├── HostRefused             use an address or an allowed name of the server
@@ -90,7 +93,10 @@ from frazil.core.disk_errors import ResourcesExhausted as ResourcesExhausted
 from frazil.core.disk_errors import TryLater as TryLater
 from frazil.core.error import FrazilError as FrazilError
 from frazil.core.error import InvalidInput as InvalidInput
+from frazil.core.process_errors import Fenced as Fenced
 from frazil.core.process_errors import FolderInUse as FolderInUse
+from frazil.core.process_errors import LocksNotSupported as LocksNotSupported
+from frazil.core.process_errors import MetadataInUse as MetadataInUse
 from frazil.core.process_errors import NotInstalled as NotInstalled
 from frazil.core.process_errors import UsedAfterFork as UsedAfterFork
 from frazil.core.serving_errors import HostRefused as HostRefused

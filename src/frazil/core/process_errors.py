@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from frazil.core.disk_errors import TryLater
 from frazil.core.error import FrazilError
 
 
@@ -16,6 +17,42 @@ class UsedAfterFork(FrazilError):
             what=what,
             made_in=made_in,
             pid=pid,
+        )
+
+
+class MetadataInUse(FrazilError):
+    """Two servers on one part of the metadata store would forget one another's subscriptions."""
+
+    code = "metadata_in_use"
+
+    def __init__(self, store: str, prefix: str, owner: str, advice: str) -> None:
+        super().__init__(
+            f"metadata: {prefix} at {store} is used by {owner}; {advice}",
+            store=store,
+            prefix=prefix,
+            owner=owner,
+        )
+
+
+class Fenced(TryLater):
+    """A process that slept too long, or whose store was restored, finds that it no longer holds what it held."""
+
+    code = "fenced"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"metadata: {key} is not held by this process any more; nothing was changed", key=key)
+
+
+class LocksNotSupported(FrazilError):
+    """Without locks two processes could write to one log."""
+
+    code = "locks_not_supported"
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(
+            f"{folder}: file locks do nothing on its file system, so that a second process could write to it too; "
+            "use a file system with working locks",
+            folder=folder,
         )
 
 

@@ -1,5 +1,6 @@
 """Where the broker's records are in the metadata store, for the broker and for those who only look.
 
+    /broker/owner, /broker/session                                                see `frazil.broker.claim`
     /broker/namespaces/{namespace}                                                {}
     /broker/topics/{namespace}/{topic}                                            {"reliable", "log_id"}
     /broker/producers/{namespace}/{topic}/{producer}                              {"id"}
@@ -20,6 +21,7 @@ TOPICS, PRODUCERS, SUBSCRIPTIONS, CONSUMERS = (
     f"/broker/{what}/" for what in ("topics", "producers", "subscriptions", "consumers")
 )
 NAMESPACES = "/broker/namespaces/"
+OWNER, SESSION = "/broker/owner", "/broker/session"
 PROGRESS = "/persistent_storage/iceberg/subscriptions/"
 
 

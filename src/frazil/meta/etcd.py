@@ -20,7 +20,7 @@ from math import ceil
 
 import grpc
 
-from frazil.core.errors import FrazilError, LeaseExpired
+from frazil.core.errors import Fenced, FrazilError, LeaseExpired
 from frazil.core.metadata_settings import MetadataSettings
 from frazil.meta import etcd_pb2 as pb
 from frazil.meta.etcd_client import (
@@ -73,6 +73,7 @@ class EtcdStore:
         self._guard = threading.Lock()
         self._watches: list[EtcdWatch] = []
         self._unsettled: list[_Slip] = []
+        self._fence: _Fence | None = None
         self._closed = False
 
     def get(self, key: str) -> Entry | None:
@@ -84,7 +85,7 @@ class EtcdStore:
         check_key(key)
         check_value(value)
         put = pb.PutRequest(key=self._path(key), value=value, lease=0 if lease is None else lease.id)
-        return self._change([_is_at(put.key, revision)], [pb.RequestOp(request_put=put)], lease)
+        return self._change([_is_at(put.key, revision)], [pb.RequestOp(request_put=put)], self._fence_of(key), lease)
 
     def put_all(self, values: Mapping[str, bytes]) -> None:
         for key, value in values.items():
@@ -92,7 +93,7 @@ class EtcdStore:
             check_value(value)
         for step in _steps(values):
             puts = [pb.PutRequest(key=self._path(key), value=value) for key, value in step.items()]
-            self._change([], [pb.RequestOp(request_put=put) for put in puts])
+            self._change([], [pb.RequestOp(request_put=put) for put in puts], self._fence)
 
     def delete(self, key: str, revision: int) -> bool:
         check_key(key)
@@ -100,7 +101,7 @@ class EtcdStore:
             return False
         remove = pb.DeleteRangeRequest(key=self._path(key))
         change = pb.RequestOp(request_delete_range=remove)
-        return self._change([_is_at(remove.key, revision)], [change]) is not None
+        return self._change([_is_at(remove.key, revision)], [change], self._fence_of(key)) is not None
 
     def delete_all(self, keys: Collection[str], below: Collection[str] = ()) -> None:
         for key in (*keys, *below):
@@ -110,7 +111,7 @@ class EtcdStore:
         removals += [pb.DeleteRangeRequest(key=self._path(key)) for key in keys]
         for at in range(0, len(removals), STEP_KEYS_MAX):
             step = removals[at : at + STEP_KEYS_MAX]
-            self._change([], [pb.RequestOp(request_delete_range=one) for one in step])
+            self._change([], [pb.RequestOp(request_delete_range=one) for one in step], self._fence)
 
     def list(self, prefix: str, suffix: str = "") -> list[Entry]:
         return [entry for entry in self.snapshot(prefix).entries if entry.key.endswith(suffix)]
@@ -141,6 +142,15 @@ class EtcdStore:
     def revoke_lease(self, lease: Lease) -> None:
         self._ask(REVOKE, pb.LeaseRevokeRequest(ID=lease.id), missing=pb.LeaseRevokeResponse())
 
+    @property
+    def steps_back(self) -> int:
+        return self._client.steps_back
+
+    def fence(self, key: str, value: bytes) -> None:
+        check_key(key)
+        check_value(value)
+        self._fence = _Fence(key, self._path(key), value)
+
     def close(self) -> None:
         with self._guard:
             if self._closed:
@@ -153,17 +163,23 @@ class EtcdStore:
         self._client.close()
 
     def _change(
-        self, conditions: Sequence[pb.Compare], changes: Sequence[pb.RequestOp], lease: Lease | None = None
+        self,
+        conditions: Sequence[pb.Compare],
+        changes: Sequence[pb.RequestOp],
+        fence: _Fence | None,
+        lease: Lease | None = None,
     ) -> int | None:
         """The revision at which they were made, or None if a condition does not hold."""
+        guards = [] if fence is None else [fence.holds()]
+        looks = [] if fence is None else [fence.look()]
         ends = self._client.ends()
         self._settle_rest(ends)
         while True:
             with self._slips.taken(ends) as slip:
                 request = pb.TxnRequest(
-                    compare=[*conditions, _is_at(slip.path, slip.revision)],
+                    compare=[*conditions, *guards, _is_at(slip.path, slip.revision)],
                     success=[*changes, slip.put(_DONE)],
-                    failure=[slip.look()],
+                    failure=[slip.look(), *looks],
                 )
                 try:
                     answer = self._client.ask(TXN, request, ends)
@@ -182,6 +198,8 @@ class EtcdStore:
                 if answer.succeeded:
                     slip.revision = answer.header.revision
                     return slip.revision
+                if fence is not None:
+                    fence.check(answer.responses[1])
                 seen = slip.read(answer.responses[0])
                 if seen is not None and seen.mod_revision == slip.revision:
                     return None
@@ -221,6 +239,10 @@ class EtcdStore:
                     raise self._client.unavailable(error) from None
                 raise
 
+    def _fence_of(self, key: str) -> _Fence | None:
+        """Of a change of that key: the key of the fence itself has none."""
+        return None if self._fence is None or self._fence.key == key else self._fence
+
     def _has_ended(self, lease: Lease) -> bool:
         return self._ask(TIME_TO_LIVE, pb.LeaseTimeToLiveRequest(ID=lease.id)).TTL <= 0
 
@@ -240,6 +262,26 @@ class EtcdStore:
 
     def _entry(self, found: pb.KeyValue) -> Entry:
         return Entry(found.key[len(self._root) :].decode(), found.value, found.mod_revision)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fence:
+    """A key that must have a value for anything to be changed."""
+
+    key: str
+    path: bytes
+    value: bytes
+
+    def holds(self) -> pb.Compare:
+        return pb.Compare(key=self.path, target=pb.Compare.VALUE, value=self.value)
+
+    def look(self) -> pb.RequestOp:
+        return pb.RequestOp(request_range=pb.RangeRequest(key=self.path))
+
+    def check(self, answer: pb.ResponseOp) -> None:
+        found = answer.response_range.kvs
+        if not found or found[0].value != self.value:
+            raise Fenced(self.key)
 
 
 @dataclass(slots=True)

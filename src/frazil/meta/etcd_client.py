@@ -65,11 +65,13 @@ class Call(Generic[Request, Response]):
     request: type[Request]
     response: type[Response]
     streams: bool = False
+    is_linear: bool = False
+    """Whether the revision in its answer is at least that of every answer before it was sent."""
 
 
-RANGE = Call("/etcdserverpb.KV/Range", pb.RangeRequest, pb.RangeResponse)
-PUT = Call("/etcdserverpb.KV/Put", pb.PutRequest, pb.PutResponse)
-TXN = Call("/etcdserverpb.KV/Txn", pb.TxnRequest, pb.TxnResponse)
+RANGE = Call("/etcdserverpb.KV/Range", pb.RangeRequest, pb.RangeResponse, is_linear=True)
+PUT = Call("/etcdserverpb.KV/Put", pb.PutRequest, pb.PutResponse, is_linear=True)
+TXN = Call("/etcdserverpb.KV/Txn", pb.TxnRequest, pb.TxnResponse, is_linear=True)
 WATCH = Call("/etcdserverpb.Watch/Watch", pb.WatchRequest, pb.WatchResponse, streams=True)
 GRANT = Call("/etcdserverpb.Lease/LeaseGrant", pb.LeaseGrantRequest, pb.LeaseGrantResponse)
 REVOKE = Call("/etcdserverpb.Lease/LeaseRevoke", pb.LeaseRevokeRequest, pb.LeaseRevokeResponse)
@@ -107,6 +109,9 @@ class EtcdClient:
         self._closing = threading.Event()
         self._current = 0
         self._token: str | None = None
+        self._newest = 0
+        self.steps_back = 0
+        """How often etcd was found at a lower revision than before: it was restored from an older copy."""
 
     def ends(self) -> float:
         """When a call that begins now has taken too long."""
@@ -180,9 +185,9 @@ class EtcdClient:
             raise self.closed()
         if left_s <= 0:
             raise Unanswered("it did not answer in time")
-        at = self._current
+        at, newest = self._current, self._newest
         try:
-            return _invoke(self._channels[at], call, request, left_s, _metadata(token))
+            answer = _invoke(self._channels[at], call, request, left_s, _metadata(token))
         except grpc.RpcError as error:
             problem = self.problem_of(error)
             if isinstance(problem, Unanswered):
@@ -192,6 +197,17 @@ class EtcdClient:
             if not self._closing.is_set():
                 raise
             raise self.closed() from None
+        if call.is_linear:
+            self._compare(newest, answer.header.revision)  # type: ignore[attr-defined]
+        return answer
+
+    def _compare(self, before: int, revision: int) -> None:
+        with self._guard:
+            if revision < before:
+                self.steps_back += 1
+                self._newest = revision
+            else:
+                self._newest = max(self._newest, revision)
 
     def _known_token(self, ends: float) -> str | None:
         settings, token = self._settings, self._token

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from frazil.core.clock import Clock, SystemClock
-from frazil.core.errors import Closed, DiskFull, FrazilError, LeaseExpired, RevisionCompacted, TryLater
+from frazil.core.errors import Closed, DiskFull, Fenced, FrazilError, LeaseExpired, RevisionCompacted, TryLater
 from frazil.core.modes import make_private_file, make_private_folder
 from frazil.meta.sqlite_changes import CHANGES_MAX, CLOCK_SLACK_US, Changing, after_prefix, prepare
 from frazil.meta.store import Change, Entry, Lease, Listing, Watch, check_key, check_ttl, check_value
@@ -50,7 +50,9 @@ class SqliteStore:
         self._own = threading.local()
         self._all: list[sqlite3.Connection] = []
         self._watches: set[SqliteWatch] = set()
+        self._fence: tuple[str, bytes] | None = None
         self._closed = False
+        self.steps_back = 0
         make_private_folder(path.parent)
         with contextlib.suppress(OSError):  # SQLite says why it can't be made
             make_private_file(path)  # SQLite gives its other files the same mode
@@ -67,6 +69,7 @@ class SqliteStore:
         check_key(key)
         check_value(value)
         with self._changing() as change:
+            self._check_fence(change, key)
             if change.revision_of(key) != revision:
                 return None
             if lease is not None and not change.has_lease(lease.id):
@@ -79,11 +82,13 @@ class SqliteStore:
             check_value(value)
         if values:
             with self._changing() as change:
+                self._check_fence(change)
                 change.put(values)
 
     def delete(self, key: str, revision: int) -> bool:
         check_key(key)
         with self._changing() as change:
+            self._check_fence(change, key)
             present = change.revision_of(key)
             if present != revision or not present:
                 return False
@@ -94,6 +99,7 @@ class SqliteStore:
         for key in (*keys, *below):
             check_key(key)
         with self._changing() as change:
+            self._check_fence(change)
             change.delete_all(keys, below)
 
     def list(self, prefix: str, suffix: str = "") -> list[Entry]:
@@ -133,6 +139,11 @@ class SqliteStore:
     def revoke_lease(self, lease: Lease) -> None:
         with self._changing() as change:
             change.end_lease(lease.id)
+
+    def fence(self, key: str, value: bytes) -> None:
+        check_key(key)
+        check_value(value)
+        self._fence = key, value
 
     def close(self) -> None:
         with self._guard:
@@ -213,6 +224,11 @@ class SqliteStore:
                 watches = list(self._watches)
             for watch in watches:
                 watch.wake()
+
+    def _check_fence(self, change: Changing, key: str | None = None) -> None:
+        """Before a change of that key, or of several: the key of the fence itself has none."""
+        if self._fence is not None and self._fence[0] != key and change.value_of(self._fence[0]) != self._fence[1]:
+            raise Fenced(self._fence[0])
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[sqlite3.Connection]:

@@ -92,6 +92,10 @@ class Changing:
         found = self._connection.execute("SELECT revision FROM entries WHERE key = ?", (key,)).fetchone()
         return ABSENT if found is None else found[0]
 
+    def value_of(self, key: str) -> bytes | None:
+        found = self._connection.execute("SELECT value FROM entries WHERE key = ?", (key,)).fetchone()
+        return None if found is None else found[0]
+
     def put(self, values: Mapping[str, bytes], lease_id: int | None = None) -> int:
         self._revision += 1
         rows = [(key, value, self._revision, lease_id) for key, value in values.items()]

@@ -162,6 +162,21 @@ class MetaStore(Protocol):
         """End it now, with the keys it holds. One that has ended stays so."""
         ...
 
+    @property
+    def steps_back(self) -> int:
+        """How often the store was found at a lower revision than before, as after it was restored from an older copy.
+
+        A store that does not notice it says 0.
+        """
+        ...
+
+    def fence(self, key: str, value: bytes) -> None:
+        """From now on this object changes nothing, but that key, unless the key has that value: `Fenced`.
+
+        The store checks it in the same step as the change, so whoever lost the key while it slept changes nothing.
+        """
+        ...
+
     def close(self) -> None: ...
 
 

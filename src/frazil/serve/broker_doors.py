@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from frazil.broker.broker import Broker
+from frazil.broker.claim import Claim
+from frazil.broker.claim_keeper import ClaimKeeper
 from frazil.broker.companion import Companion
 from frazil.broker.floor import AckGuard
 from frazil.broker.namespaces import Namespaces
 from frazil.broker.topic import BrokerTopic
 from frazil.core.clock import SystemClock
+from frazil.core.disk import LocalDisk
+from frazil.core.errors import MetadataInUse
+from frazil.core.metadata_settings import MetadataType
 from frazil.core.names import TopicName
 from frazil.core.settings import Settings
+from frazil.log.identity import folder_id
 from frazil.log.storage import Storage
 from frazil.meta.opening import open_meta
 from frazil.meta.store import MetaStore
@@ -48,6 +54,9 @@ class BrokerDoors:
         self._admin_door: AdminDoor | None = None
         self._meta: MetaStore | None = None
         self._threads: Threads | None = None
+        self._claim: ClaimKeeper | None = None
+        self.on_lost: Callable[[MetadataInUse], None] = lambda _: None
+        """Called if another server takes the metadata over: this one must end."""
         self.checks: SchemaChecks | None = None
         """Of messages that come by any door, once it is open."""
         self.parts: BrokerParts | None = None
@@ -61,11 +70,14 @@ class BrokerDoors:
     async def open(self) -> dict[str, str]:
         """The addresses for Danube clients and Danube's admin tools."""
         self._meta = await asyncio.to_thread(open_meta, self._settings)
+        await self._claim_metadata(self._meta)
         registry = SchemaRegistry(self._meta, SystemClock())
         topics = TopicSchemas(self._meta, registry, SystemClock())
         schema = _SchemaOfTopic(self._storage, topics)
         self._broker = Broker(self._storage, self._meta, self._settings.broker, SystemClock(), schema)
         await self._broker.start()
+        if self._claim is not None:
+            self._claim.keep(self._broker.store_again)
         self._storage.guards = [*self._storage.guards, AckGuard(self._broker)]
         self._threads = Threads("frazil-schemas", SCHEMA_CALLS_MAX)
         schemas = DanubeSchemas(registry, topics, self._threads)
@@ -92,8 +104,20 @@ class BrokerDoors:
             self.checks.close()
         if self._threads is not None:
             self._threads.close()
+        if self._claim is not None:
+            await self._claim.close()
         if self._meta is not None:
             self._meta.close()
+
+    async def _claim_metadata(self, meta: MetaStore) -> None:
+        """A file in the folder has the folder's owner; what others can reach too must be claimed."""
+        metadata = self._settings.metadata
+        if metadata.type is MetadataType.SQLITE:
+            return
+        folder = self._settings.data or self._settings.log_folder
+        claim = Claim(meta, metadata, await asyncio.to_thread(folder_id, LocalDisk(), folder), str(folder))
+        self._claim = ClaimKeeper(claim, self.on_lost)
+        await self._claim.take()
 
 
 class _SchemaOfTopic(Companion):

@@ -220,6 +220,11 @@ class _Server(uvicorn.Server):
         self._flight = flight
         self._broker = broker
         self.failed: FrazilError | None = None
+        if broker is not None:
+            broker.on_lost = self._end_with
+
+    def _end_with(self, error: FrazilError) -> None:
+        self.failed, self.should_exit = error, True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """The broker runs on the same loop: a hop between threads for each message would cost more than the rest."""
@@ -232,7 +237,7 @@ class _Server(uvicorn.Server):
             await self._flight.start()
             self._addresses |= {"flight": self._flight.address, "advertised": self._flight.advertised}
         except FrazilError as error:
-            self.failed, self.should_exit = error, True
+            self._end_with(error)
             if self._broker is not None:
                 await self._broker.close()
             return

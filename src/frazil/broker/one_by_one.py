@@ -1,0 +1,31 @@
+"""Changes of what the broker knows, one after the other, with a bound on how long one of them waits for its turn."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+
+from frazil.core.errors import TryLater
+
+TURN_S_MAX = 10.0
+
+
+class OneByOne:
+    """A lock. Whoever does not get it in time is told to try later: its holder waits for a store that hangs, perhaps,
+    and those behind it would wait once for each of those before them."""
+
+    def __init__(self, turn_s_max: float = TURN_S_MAX) -> None:
+        self._lock = asyncio.Lock()
+        self._turn_s_max = turn_s_max
+
+    async def __aenter__(self) -> None:
+        try:
+            async with asyncio.timeout(self._turn_s_max):
+                await self._lock.acquire()
+        except TimeoutError:
+            raise TryLater("other changes wait for the disk or the metadata store; try again") from None
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
