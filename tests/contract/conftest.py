@@ -34,3 +34,9 @@ def store(place: Place) -> Iterator[MetaStore]:
     store = place.open()
     yield store
     store.close()
+
+
+@pytest.fixture
+def own_etcd(tmp_path: Path) -> Iterator[Etcd]:
+    with etcd_server(tmp_path / "etcd") as server:
+        yield server

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
 import urllib.request
+import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from frazil.core.metadata_settings import MetadataSettings
 from frazil.core.settings import Settings
+from frazil.meta.etcd import EtcdStore
 from frazil.meta.opening import META_FILE, open_meta
 from frazil.meta.sqlite import SqliteStore
 from frazil.meta.store import ABSENT, MetaStore
+from parts.etcd import Etcd
 
 KINDS = ("sqlite", "etcd")
+PASSWORD = "etcd-s3cret/é"
 TTL_MS = {"sqlite": 1_500, "etcd": 2_000}
 """etcd grants no less."""
 
@@ -79,3 +86,24 @@ def hold(place: Place, told: Connection) -> None:
     told.send(store.put_if("/held", str(os.getpid()).encode(), ABSENT, lease))
     while store.keep_alive(lease):
         threading.Event().wait(lease.ttl_ms / 4_000)
+
+
+def settings(*endpoints: str, **values: Any) -> MetadataSettings:
+    prefix = f"/test-{uuid.uuid4().hex[:12]}"
+    return MetadataSettings.model_validate({"type": "etcd", "endpoints": endpoints, "prefix": prefix, **values})
+
+
+@contextlib.contextmanager
+def opened(chosen: MetadataSettings) -> Iterator[EtcdStore]:
+    with contextlib.closing(EtcdStore(chosen)) as store:
+        yield store
+
+
+def turn_on_users(server: Etcd) -> None:
+    for path, body in (
+        ("/v3/auth/user/add", {"name": "root", "password": PASSWORD}),
+        ("/v3/auth/role/add", {"name": "root"}),
+        ("/v3/auth/user/grant", {"user": "root", "role": "root"}),
+        ("/v3/auth/enable", {}),
+    ):
+        gateway(server.endpoint, path, dict(body))

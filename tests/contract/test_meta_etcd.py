@@ -10,17 +10,14 @@ import random
 import subprocess
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from metas import Place, add_in_process, gateway
+from metas import PASSWORD, Place, add_in_process, gateway, opened, settings, turn_on_users
 
 import frazil
 from frazil.cli.doctor import _metadata as look_at_metadata
-from frazil.core.metadata_settings import MetadataSettings
 from frazil.core.settings import Settings
 from frazil.iceberg import IcebergStorage, SubscriptionProgress
 from frazil.meta.etcd import EtcdStore
@@ -31,24 +28,6 @@ from parts.etcd_proxy import EtcdProxy, proxy_before_etcd
 from parts.processes import free_port, pause
 
 WAIT_MS = 30_000
-PASSWORD = "etcd-s3cret/é"
-
-
-def settings(*endpoints: str, **values: Any) -> MetadataSettings:
-    prefix = f"/test-{uuid.uuid4().hex[:12]}"
-    return MetadataSettings.model_validate({"type": "etcd", "endpoints": endpoints, "prefix": prefix, **values})
-
-
-@contextlib.contextmanager
-def opened(chosen: MetadataSettings) -> Iterator[EtcdStore]:
-    with contextlib.closing(EtcdStore(chosen)) as store:
-        yield store
-
-
-@pytest.fixture
-def own_etcd(tmp_path: Path) -> Iterator[Etcd]:
-    with etcd_server(tmp_path / "etcd") as server:
-        yield server
 
 
 def test_a_watch_sees_a_thousand_changes_once_though_etcd_is_killed_meanwhile(own_etcd: Etcd) -> None:
@@ -365,7 +344,7 @@ def test_a_user_needs_no_more_rights_than_the_settings_page_says(
         permission = {"permType": "READWRITE", "key": key, "range_end": end}
         gateway(own_etcd.endpoint, "/v3/auth/role/grant", {"name": "ours", "perm": permission})
     gateway(own_etcd.endpoint, "/v3/auth/user/grant", {"user": "frazil", "role": "ours"})
-    _turn_on_users(own_etcd)
+    turn_on_users(own_etcd)
     chosen = settings(own_etcd.endpoint, prefix=prefix, username="frazil", password=PASSWORD)
     with opened(chosen) as store, store.watch("/", 0) as watch:
         first = store.put_if("/a", b"one", ABSENT)
@@ -373,18 +352,8 @@ def test_a_user_needs_no_more_rights_than_the_settings_page_says(
         assert store.delete("/a", first or 0)
 
 
-def _turn_on_users(server: Etcd) -> None:
-    for path, body in (
-        ("/v3/auth/user/add", {"name": "root", "password": PASSWORD}),
-        ("/v3/auth/role/add", {"name": "root"}),
-        ("/v3/auth/user/grant", {"user": "root", "role": "root"}),
-        ("/v3/auth/enable", {}),
-    ):
-        gateway(server.endpoint, path, dict(body))
-
-
 def _let_in(server: Etcd) -> None:
-    _turn_on_users(server)
+    turn_on_users(server)
     chosen = settings(server.endpoint, username="root", password=PASSWORD)
     with opened(chosen) as store, opened(chosen) as other, other.watch("/", 0) as watch:
         first = store.put_if("/a", b"one", ABSENT)

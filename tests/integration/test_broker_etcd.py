@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -114,3 +115,55 @@ def test_with_a_cluster_everything_goes_on_without_one_member(tmp_path: Path) ->
             assert "Traceback" not in server.log()
         finally:
             server.kill()
+
+
+@pytest.mark.long
+def test_for_a_minute_in_which_etcd_hangs_clients_go_on_and_who_is_new_is_answered(tmp_path: Path, etcd: Etcd) -> None:
+    """With the default timeout, by which the calls of the minute would wait for one another for minutes."""
+
+    async def subscribe(server: Server, number: int) -> tuple[grpc.StatusCode, float]:
+        request = pb.ConsumerRequest(
+            request_id=1, topic_name=TOPIC, consumer_name="c", subscription=f"new {number}", subscription_type=1
+        )
+        began = time.monotonic()
+        async with grpc.aio.insecure_channel(server.url.removeprefix("http://")) as channel:
+            try:
+                await stubs.ConsumerServiceStub(channel).Subscribe(request)
+                return grpc.StatusCode.OK, time.monotonic() - began
+            except grpc.aio.AioRpcError as error:
+                return error.code(), time.monotonic() - began
+
+    async def work(server: Server) -> None:
+        client = await connect(server)
+        sender = await producer(client)
+        sent = 0
+        async with subscriber(client) as receiver:
+            with etcd.stopped():
+                began = time.monotonic()
+                asked = [asyncio.create_task(subscribe(server, number)) for number in range(10)]
+                while time.monotonic() - began < 60:
+                    await asyncio.wait_for(sender.send(str(sent).encode()), 5)
+                    assert await asyncio.wait_for(receiver.texts(1), 5) == [str(sent)]
+                    sent += 1
+                    await asyncio.sleep(0.05)
+                answers = await asyncio.gather(*asked)
+            assert {code for code, _ in answers} == {grpc.StatusCode.UNAVAILABLE}
+            assert max(seconds for _, seconds in answers) < 45
+            await sender.send(b"last")
+            assert await receiver.texts(1) == ["last"]
+            for _ in range(600):
+                if await asyncio.to_thread(stored_offset, etcd) == sent + 1:
+                    break
+                await asyncio.sleep(0.1)
+            assert await asyncio.to_thread(stored_offset, etcd) == sent + 1
+        async with subscriber(client, subscription="new 1") as late:
+            await sender.send(b"for all")
+            assert await late.texts(1) == ["for all"]
+
+    server = Server(tmp_path / "server", metadata={"type": "etcd", "endpoints": [etcd.endpoint]})
+    server.start()
+    try:
+        asyncio.run(asyncio.wait_for(work(server), 170))
+        assert "Traceback" not in server.log()
+    finally:
+        server.kill()

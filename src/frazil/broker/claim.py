@@ -10,13 +10,14 @@ lease or because etcd was restored from a copy, changes nothing until it has tak
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
 import logging
 import secrets
 from typing import Any
 
-from frazil.core.errors import LeaseExpired, MetadataInUse, TryLater
+from frazil.core.errors import LeaseExpired, MetadataInUse, RevisionCompacted, TryLater
 from frazil.core.metadata_settings import MetadataSettings
 from frazil.core.process_identity import ProcessIdentity
 from frazil.meta.broker_keys import OWNER, SESSION
@@ -127,7 +128,7 @@ class Claim:
             return
         if running is None:
             _log.warning("%s is held by %s; waiting for its lease to end", SESSION, process or "another process")
-            with self._meta.watch(SESSION, found.revision) as watch:
+            with self._meta.watch(SESSION, found.revision) as watch, contextlib.suppress(RevisionCompacted):
                 change = watch.next(2 * self._ttl_ms)
                 if change is not None and change.value is None:
                     return

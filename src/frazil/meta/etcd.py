@@ -220,6 +220,9 @@ class EtcdStore:
         seen = slip.read(answer.responses[0])
         if seen is None:
             raise self._client.unavailable(problem, unclear=True)
+        if seen.mod_revision < slip.revision:  # etcd was restored: the slip tells of an earlier change
+            self._slips.begin_anew(slip)
+            return None
         slip.revision, slip.is_lost = seen.mod_revision, False
         return slip.revision if seen.value == _DONE else None
 

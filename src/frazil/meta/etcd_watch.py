@@ -11,7 +11,7 @@ import grpc
 
 from frazil.core.errors import Closed, FrazilError, RevisionCompacted
 from frazil.meta import etcd_pb2 as pb
-from frazil.meta.etcd_client import PAUSE_S, WATCH, EtcdClient, Refused, Unanswered
+from frazil.meta.etcd_client import PAUSE_S, RANGE, WATCH, EtcdClient, Refused, Unanswered
 from frazil.meta.store import Change, Watch
 
 WAITING_MAX = 64
@@ -113,6 +113,7 @@ class EtcdWatch(Watch):
             self._ended(answer.cancel_reason or "it ended the watch")
         self._was_ended = False
         if answer.created:
+            self._check_goes_on(answer.header.revision)
             return
         if not answer.events:  # from time to time etcd says how far it is
             self._read_revision = max(self._read_revision, answer.header.revision)
@@ -123,6 +124,15 @@ class EtcdWatch(Watch):
             self._read_revision = changes[-1].revision
             self._waiting.append(changes)
             self._moved.notify_all()
+
+    def _check_goes_on(self, revision: int) -> None:
+        """A member may be behind for a while. If all are, etcd was restored: other changes get these revisions."""
+        if revision < self._read_revision:
+            key = self._root + self._prefix.encode()
+            look = pb.RangeRequest(key=key, keys_only=True)
+            newest = self._client.ask_until(RANGE, look, self._client.ends()).header.revision
+            if newest < self._read_revision:
+                raise RevisionCompacted(self._prefix, self._read_revision)
 
     def _ended(self, reason: str) -> NoReturn:
         """It may be the token, which etcd says in many ways: once, a new one is tried."""

@@ -43,6 +43,10 @@ def topic_key(topic: TopicName) -> str:
     return f"/schemas/topics{topic}"
 
 
+def topics_prefix() -> str:
+    return "/schemas/topics/"
+
+
 @dataclass(frozen=True, slots=True)
 class NamedVersion:
     """A version as its subject names it; the rest is under its key."""
@@ -63,8 +67,7 @@ class SubjectRecord:
     def named(self, version: int) -> NamedVersion | None:
         return next((each for each in self.versions if each.version == version), None)
 
-    def with_version(self, fingerprint: str, key: str) -> SubjectRecord:
-        number = self.newest + 1
+    def with_version(self, number: int, fingerprint: str, key: str) -> SubjectRecord:
         return replace(self, newest=number, versions=(*self.versions, NamedVersion(number, fingerprint, key)))
 
     def without(self, version: int) -> SubjectRecord:

@@ -17,6 +17,7 @@ from frazil.core.errors import IncompatibleSchema, InvalidInput, InvalidSchema, 
 from frazil.meta.store import ABSENT, VALUE_BYTES_MAX, Entry, MetaStore
 from frazil.registry.definition import FIELD, Definition, Validator, incompatibilities
 from frazil.registry.definitions import parse_definition, stored_definition
+from frazil.registry.given import GivenNumbers
 from frazil.registry.kinds import CompatibilityMode, SchemaType
 from frazil.registry.records import (
     NEWEST_ID_KEY,
@@ -71,9 +72,16 @@ class SchemaVersion:
 class SchemaRegistry:
     """What a call has returned is durable, and seen by every other process. Used from any thread."""
 
-    def __init__(self, store: MetaStore, clock: Clock, token: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
-        """`token` makes a word that was never made before, by anyone."""
+    def __init__(
+        self,
+        store: MetaStore,
+        clock: Clock,
+        token: Callable[[], str] = lambda: uuid.uuid4().hex,
+        given: GivenNumbers | None = None,
+    ) -> None:
+        """`token` makes a word that was never made before, by anyone. `given` outlives a store that is restored."""
         self._store = store
+        self._given = given
         self._clock = clock
         self._token = token
         self._kept = functools.lru_cache(KEPT_MAX)(self._load)
@@ -115,16 +123,25 @@ class SchemaRegistry:
                     return Registered(record.schema_id, same.version, False, new.fingerprint)
                 self._check_may_follow(subject, record, new)
             before = self._new_subject(subject) if record is None else record
-            key = f"{versions_prefix(before.schema_id)}{before.newest + 1}-{self._token()}"
-            self._put_new(key, made(before.newest + 1).encode())
-            after = before.with_version(new.fingerprint, key)
+            number = self._next_version(before, new.fingerprint)
+            key = f"{versions_prefix(before.schema_id)}{number}-{self._token()}"
+            self._put_new(key, made(number).encode())
+            after = before.with_version(number, new.fingerprint, key)
             revision = ABSENT if entry is None else entry.revision
             if self._store.put_if(subject_key(subject), after.encode(), revision) is not None:
-                return Registered(after.schema_id, after.newest, True, new.fingerprint)
+                if self._given is not None:
+                    self._given.gave(subject, after.schema_id, number, new.fingerprint)
+                return Registered(after.schema_id, number, True, new.fingerprint)
             self._drop(key)
             if record is None:
-                self._drop(id_key(before.schema_id))
+                self._drop_id(subject, before.schema_id)
         raise _contended(subject)
+
+    def start(self) -> None:
+        """Once, before the first call: numbers that the store has given out are known from then on."""
+        if self._given is not None:
+            entries = self._store.list(subjects_prefix())
+            self._given.learn((subject_of(entry.key), SubjectRecord.decode(entry.value)) for entry in entries)
 
     def get(self, schema_id: int, version: int | None = None) -> SchemaVersion:
         """By id, the latest version if none is named."""
@@ -208,18 +225,37 @@ class SchemaRegistry:
             raise IncompatibleSchema(subject, latest.version, record.mode, reasons)
 
     def _new_subject(self, subject: str) -> SubjectRecord:
-        """With an id of its own, which leads nowhere until the record is stored."""
-        schema_id = self._next_id()
-        self._put_new(id_key(schema_id), subject.encode())
+        """With an id of its own, which leads nowhere until the record is stored; that which it had, if it had one."""
+        had = None if self._given is None else self._given.id_of(subject)
+        schema_id = self._next_id() if had is None else had
+        there = self._store.get(id_key(schema_id))
+        if there is None:
+            self._store.put_if(id_key(schema_id), subject.encode(), ABSENT)
+        elif there.value != subject.encode():
+            raise TryLater(f"{id_key(schema_id)} is there already; try again")
         return SubjectRecord(schema_id, CompatibilityMode.BACKWARD, 0, ())
 
     def _next_id(self) -> int:
         for _ in range(TRIES_MAX):
             entry = self._store.get(NEWEST_ID_KEY)
-            new = 1 + (0 if entry is None else int(entry.value))
+            given = 0 if self._given is None else self._given.newest_id()
+            new = 1 + max(given, 0 if entry is None else int(entry.value))
             if self._store.put_if(NEWEST_ID_KEY, b"%d" % new, ABSENT if entry is None else entry.revision) is not None:
+                if self._given is not None:
+                    self._given.gave_newest_id(new)
                 return new
         raise _contended("the next schema id")
+
+    def _next_version(self, record: SubjectRecord, fingerprint: str) -> int:
+        if self._given is None:
+            return record.newest + 1
+        return self._given.next_version(record.schema_id, record.newest, fingerprint)
+
+    def _drop_id(self, subject: str, schema_id: int) -> None:
+        """Unless it is that of whoever was quicker, who had it from before as well."""
+        _, now = self._record(subject)
+        if now is None or now.schema_id != schema_id:
+            self._drop(id_key(schema_id))
 
     def _change(self, subject: str, change: Callable[[SubjectRecord], SubjectRecord]) -> None:
         for _ in range(TRIES_MAX):

@@ -5,8 +5,9 @@ problem = topics.judge("/default/orders", topics.recent("/default/orders"), payl
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from frazil.core.clock import Clock
@@ -14,7 +15,7 @@ from frazil.core.errors import MessageRefused, SchemaNotFound, SubjectMismatch, 
 from frazil.core.names import TopicName
 from frazil.meta.store import ABSENT, MetaStore
 from frazil.registry.kinds import ValidationPolicy
-from frazil.registry.records import TopicRecord, topic_key
+from frazil.registry.records import TopicRecord, topic_key, topics_prefix
 from frazil.registry.registry import TRIES_MAX, SchemaRegistry
 
 AGE_US_MAX = 1_000_000
@@ -106,6 +107,14 @@ class TopicSchemas:
         except SchemaNotFound as error:
             return error.message
         return None if problem is None else f"the payload does not fit version {number} of {record.subject}: {problem}"
+
+    def learn(self, topics: Iterable[str]) -> None:
+        """Keep what is set for these, with one question to the store: they can be published to while it is away."""
+        found = {entry.key: TopicRecord.decode(entry.value) for entry in self._store.list(topics_prefix())}
+        now_us = self._clock.monotonic_us()
+        with self._guard:
+            for topic in itertools.islice(topics, KEPT_MAX):
+                self._kept[topic] = (now_us, found.get(topic_key(_named(topic)), TopicRecord()))
 
     def kept(self, topic: str) -> tuple[TopicRecord, bool] | None:
         """What is known of a topic without asking the store, and whether that is recent enough."""

@@ -22,7 +22,9 @@ from frazil.core.settings import Settings
 from frazil.log.identity import folder_id
 from frazil.log.storage import Storage
 from frazil.meta.opening import open_meta
+from frazil.meta.sqlite import SqliteStore
 from frazil.meta.store import MetaStore
+from frazil.registry.given import GivenNumbers
 from frazil.registry.registry import SchemaRegistry
 from frazil.registry.topics import TopicSchemas
 from frazil.serve.admin.parts import BrokerParts
@@ -32,6 +34,7 @@ from frazil.serve.grpc_admin import AdminDoor
 from frazil.serve.schema_checks import SchemaChecks
 from frazil.serve.threads import Threads
 
+GIVEN_FILE = "~schemas.db"
 SCHEMA_CALLS_MAX = 8
 """At once; others wait."""
 
@@ -55,6 +58,7 @@ class BrokerDoors:
         self._meta: MetaStore | None = None
         self._threads: Threads | None = None
         self._claim: ClaimKeeper | None = None
+        self._given: SqliteStore | None = None
         self.on_lost: Callable[[MetadataInUse], None] = lambda _: None
         """Called if another server takes the metadata over: this one must end."""
         self.checks: SchemaChecks | None = None
@@ -71,11 +75,12 @@ class BrokerDoors:
         """The addresses for Danube clients and Danube's admin tools."""
         self._meta = await asyncio.to_thread(open_meta, self._settings)
         await self._claim_metadata(self._meta)
-        registry = SchemaRegistry(self._meta, SystemClock())
+        registry = await asyncio.to_thread(self._registry, self._meta)
         topics = TopicSchemas(self._meta, registry, SystemClock())
         schema = _SchemaOfTopic(self._storage, topics)
         self._broker = Broker(self._storage, self._meta, self._settings.broker, SystemClock(), schema)
         await self._broker.start()
+        await asyncio.to_thread(topics.learn, [str(name) for name in self._broker.topics])
         if self._claim is not None:
             self._claim.keep(self._broker.store_again)
         self._storage.guards = [*self._storage.guards, AckGuard(self._broker)]
@@ -106,8 +111,9 @@ class BrokerDoors:
             self._threads.close()
         if self._claim is not None:
             await self._claim.close()
-        if self._meta is not None:
-            self._meta.close()
+        for store in (self._meta, self._given):
+            if store is not None:
+                store.close()
 
     async def _claim_metadata(self, meta: MetaStore) -> None:
         """A file in the folder has the folder's owner; what others can reach too must be claimed."""
@@ -118,6 +124,13 @@ class BrokerDoors:
         claim = Claim(meta, metadata, await asyncio.to_thread(folder_id, LocalDisk(), folder), str(folder))
         self._claim = ClaimKeeper(claim, self.on_lost)
         await self._claim.take()
+
+    def _registry(self, meta: MetaStore) -> SchemaRegistry:
+        folder = self._settings.data or self._settings.log_folder
+        self._given = SqliteStore(folder / GIVEN_FILE)
+        registry = SchemaRegistry(meta, SystemClock(), given=GivenNumbers(self._given))
+        registry.start()
+        return registry
 
 
 class _SchemaOfTopic(Companion):

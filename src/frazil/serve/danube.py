@@ -101,6 +101,7 @@ class DanubeDoor:
             self._broker.check_producer(request.topic_name, request.producer_name, reliable=reliable)
             await self._schemas.bind(request.topic_name, request.schema_ref)
         producer = await self._broker.create_producer(request.topic_name, request.producer_name, reliable=reliable)
+        await self._checks.learn(producer.topic.label)
         return pb.ProducerResponse(request_id=request.request_id, producer_id=producer.id, producer_name=producer.name)
 
     async def _send(self, request: Any) -> Any:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from frazil.core.errors import FrazilError, MessageRefused
+from frazil.core.errors import FrazilError, MessageRefused, MetadataUnavailable
 from frazil.registry.records import TopicRecord
 from frazil.registry.topics import TopicSchemas
 from frazil.serve.threads import Threads
@@ -71,6 +71,13 @@ class SchemaChecks:
         if problem is not None and (topic, problem) not in self._warned and len(self._warned) < WARNED_MAX:
             self._warned.add((topic, problem))
             _log.warning("%s: %s", topic, problem)
+
+    async def learn(self, topic: str) -> None:
+        """What is set for a topic that will be published to: its first message need not wait for the store."""
+        try:
+            await self._record(topic)
+        except MetadataUnavailable as error:
+            _log.debug("what is set for %s is looked up with its first message: %s", topic, error)
 
     async def _record(self, topic: str) -> TopicRecord:
         """A store that does not answer holds up no message of a topic that is known: what was known holds on."""

@@ -27,6 +27,12 @@ def fixed(size: int, name: str = "Hash") -> dict[str, Any]:
     return {"type": "fixed", "name": name, "size": size}
 
 
+def schema(**types: str) -> bytes:
+    """A JSON schema of an object with such properties."""
+    properties = {name: {"type": kind} for name, kind in types.items()}
+    return json.dumps({"type": "object", "properties": properties}).encode()
+
+
 def avro(schema: Any) -> Definition:
     return parse_definition(SchemaType.AVRO, json.dumps(schema).encode())
 

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from schemas import schema
 
 import frazil
 from frazil.meta.sqlite import SqliteStore
@@ -15,12 +16,6 @@ from frazil.meta.store import MetaStore
 from frazil.registry.kinds import CompatibilityMode
 from frazil.registry.registry import VERSIONS_MAX, Registered, SchemaRegistry
 from frazil.testing import FakeClock
-
-
-def schema(**types: str) -> bytes:
-    properties = {name: {"type": kind} for name, kind in types.items()}
-    return json.dumps({"type": "object", "properties": properties}).encode()
-
 
 FIRST, SECOND, WRONG = schema(a="string"), schema(a="string", b="string"), schema(a="integer")
 
