@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from danube.client import DanubeClient
+from danube.schema import SchemaType
 
 from frazil.core.settings import make_settings
 from frazil.meta.broker_keys import SESSION, SUBSCRIPTIONS
@@ -22,6 +24,8 @@ from parts.etcd import Etcd, etcd_server
 from parts.movers import environment
 
 pytestmark = pytest.mark.timeout(180)
+
+ORDERS = b'{"type": "object", "properties": {"tea": {"type": "string"}}}'
 
 
 @pytest.fixture
@@ -90,6 +94,42 @@ def test_a_subscription_that_a_restored_etcd_never_had_passes_over_nothing(etcd:
     server.kill()
     server.start()
     asyncio.run(asyncio.wait_for(after(), 60))
+    assert "Traceback" not in server.log()
+
+
+def test_the_same_if_etcd_is_restored_while_no_server_runs(etcd: Etcd, server: Server) -> None:
+    """A schema id that the copy does not know is not given to another subject either."""
+
+    async def before() -> Path:
+        client = await connect(server)
+        sender = await producer(client)
+        copy = await asyncio.to_thread(etcd.copy, "copy")
+        async with subscriber(client, subscription="new") as new:
+            await sender.send(b"one")
+            assert await new.texts(1) == ["one"]
+        await sender.send(b"two")
+        assert (await schema(client, "orders", ORDERS)).schema_id == 1
+        return copy
+
+    async def after() -> None:
+        client = await connect(server)
+        async with subscriber(client, subscription="new") as new:
+            while (await new.texts(1)) != ["two"]:
+                pass
+        assert (await schema(client, "payments", ORDERS)).schema_id == 2
+        assert (await schema(client, "orders", ORDERS)).schema_id == 1
+
+    async def schema(client: DanubeClient, subject: str, definition: bytes) -> Any:
+        builder = client.schema().register_schema(subject).with_type(SchemaType.JSON_SCHEMA)
+        await builder.with_schema_data(definition).execute()
+        return await client.schema().get_latest_schema(subject)
+
+    copy = asyncio.run(asyncio.wait_for(before(), 60))
+    server.kill()
+    etcd.restore(copy)
+    server.start()
+    asyncio.run(asyncio.wait_for(after(), 60))
+    assert "the metadata store has lost" in server.log()
     assert "Traceback" not in server.log()
 
 

@@ -71,16 +71,17 @@ class Broker:
         settings: BrokerSettings,
         clock: Clock,
         companion: Companion | None = None,
+        copy: MetaStore | None = None,
     ) -> None:
-        """`companion` says what else is stored of a topic, and goes with it."""
+        """`companion` says what else is stored of a topic. `copy` is beside the data."""
         self._storage = storage
-        self._records = Records(meta)
+        self._records = Records(meta, copy)
         self._directory = Directory(storage, self._records, companion or Companion())
         self._topics = self._directory.known
         self._policy = DeliveryPolicy.of(settings)
         self._clock = clock
         self._progress = ProgressKeeper(self._records, settings.progress_flush_ms)
-        self._places = PlaceKeeper(self._placed)
+        self._places = PlaceKeeper(lambda topic, one: self._progress.moved(progress_key(one.name, topic.name), one))
         self._producers: dict[int, Producer] = {}
         self._consumers: dict[int, ConsumerPlace] = {}
         self._making = OneByOne()
@@ -91,6 +92,8 @@ class Broker:
 
     async def start(self) -> None:
         """Everything that was known before. Cursors go on where they were stored."""
+        if lost := await self._records.recover(await self._directory.all_stored()):
+            _log.error("the metadata store has lost %d records, as if restored from an older copy: put back", lost)
         await self._directory.restore()
         users = await StoredUsers.read(self._records)
         for producer in users.producers():
@@ -126,6 +129,11 @@ class Broker:
         async with self._making, self._progress.held():
             await self._records.put_all(records_of_all(self._topics.values()))
 
+    async def copy_all(self) -> None:
+        """All that is known, to the copy beside the data."""
+        async with self._making:
+            await self._records.copy_all(records_of_all(self._topics.values()))
+
     # --- topics
 
     def knows(self, name: TopicName) -> bool:
@@ -154,13 +162,11 @@ class Broker:
         return self.partitions(name)
 
     def acked(self, name: TopicName) -> int:
-        """Up to where every subscription has acknowledged, durably; nothing if there is none. From any thread."""
-        topic = self._topics.get(name)
-        known = list(topic.subscriptions.values()) if topic is not None else []
-        return min((one.durable_end for one in known if isinstance(one, Subscription)), default=0)
+        """See `BrokerTopic.acked_end`."""
+        return self._topics[name].acked_end() if name in self._topics else 0
 
     def figures(self) -> list[SubscriptionFigures]:
-        """How each subscription stands. From any thread."""
+        """From any thread."""
         return all_figures(list(self._topics.values()))
 
     @property
@@ -217,10 +223,9 @@ class Broker:
     def producer(self, number: int) -> Producer:
         """`UnknownClient` says: create it again."""
         self._check_open()
-        found = self._producers.get(number)
-        if found is None:
+        if number not in self._producers:
             raise UnknownClient("producer", number)
-        return found
+        return self._producers[number]
 
     def has_producer(self, number: int) -> bool:
         return not self._closing and number in self._producers
@@ -295,13 +300,12 @@ class Broker:
         """For answers, which name no consumer."""
         self._check_open()
         found = self._topics.get(TopicName.parse(topic))
-        known = found.subscriptions.get(name) if found is not None else None
         if found is None:
             raise TopicNotFound(topic)
-        if known is None:
+        if name not in found.subscriptions:
             problem = f"subscription_name: {topic} has no subscription {name!r:.80}"
             raise InvalidInput(problem, field="subscription_name")
-        return known
+        return found.subscriptions[name]
 
     async def _new_subscription(
         self, topic: BrokerTopic, name: str, kind: Kind, first: Consumer
@@ -360,9 +364,6 @@ class Broker:
     def _moved(self, key: str, topic: BrokerTopic, subscription: Subscription) -> None:
         self._progress.moved(key, subscription)
         self._places.moved(topic, subscription)
-
-    def _placed(self, topic: BrokerTopic, subscription: Subscription) -> None:
-        self._progress.moved(progress_key(subscription.name, topic.name), subscription)
 
     def _add_consumer(
         self, topic: BrokerTopic, subscription: Subscription | LiveSubscription, consumer: Consumer

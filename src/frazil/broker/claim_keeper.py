@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from frazil.broker.broker import Broker
 from frazil.broker.claim import Claim, Held
 from frazil.core.errors import FrazilError, MetadataInUse
 
 AGAIN_SECONDS = 1.0
+COPY_BEATS = 12
+"""A minute: positions in the copy are no older."""
 
 _log = logging.getLogger("frazil.broker")
 
@@ -29,9 +33,9 @@ class ClaimKeeper:
     async def take(self) -> None:
         await self._run(self._claim.take)
 
-    def keep(self, store_again: Callable[[], Awaitable[None]]) -> None:
-        """From now on. `store_again` stores all that the broker knows, after a while without the claim."""
-        self._task = asyncio.create_task(self._work(store_again), name="claim")
+    def keep(self, broker: Broker) -> None:
+        """From now on. After a while without the claim all that the broker knows is stored again."""
+        self._task = asyncio.create_task(self._work(broker), name="claim")
 
     async def close(self) -> None:
         if self._closed:
@@ -46,18 +50,20 @@ class ClaimKeeper:
             _log.warning("the claim to the metadata ends with its lease: %s", error)
         self._thread.shutdown()
 
-    async def _work(self, store_again: Callable[[], Awaitable[None]]) -> None:
+    async def _work(self, broker: Broker) -> None:
         beat_seconds = self._claim.beat_ms / 1_000
         failing = owes = False
-        while True:
+        for beat in itertools.count(1):
             await asyncio.sleep(AGAIN_SECONDS if failing else beat_seconds)
             try:
                 if await self._run(self._claim.look) is Held.TAKEN_AGAIN:
                     _log.warning("the metadata store was restored, or did not hear of us for long: all is stored again")
                     owes = True
                 if owes:
-                    await store_again()
+                    await broker.store_again()
                     owes = False
+                if beat % COPY_BEATS == 0:
+                    await broker.copy_all()
             except MetadataInUse as error:
                 _log.critical("%s", error)
                 self._lost(error)

@@ -48,6 +48,10 @@ class Directory:
         """The topic itself, or its partitions in their order; nothing if neither is known."""
         return [one for one in topic_or_partitions(name, self.known.family(name)) if one in self.known]
 
+    async def all_stored(self) -> set[TopicName]:
+        """All topics that the log has."""
+        return {TopicName.parse(name) for name in await asyncio.to_thread(self._storage.topics)}
+
     async def stored(self, name: TopicName) -> set[TopicName]:
         """The topic and its partitions that the log has, also those that are not known here."""
         return await asyncio.to_thread(self._storage.family, name)

@@ -79,7 +79,8 @@ class ProgressKeeper:
 
     async def _store(self, moved: dict[str, Subscription]) -> None:
         taken = {key: one.progress() for key, one in moved.items()}
-        await self._records.put_all({key: stored_form(taken[key], one.place) for key, one in moved.items()})
+        values = {key: stored_form(taken[key], one.place) for key, one in moved.items()}
+        await self._records.put_all(values, copied=False)
         for key, one in moved.items():
             one.stored(taken[key])
 

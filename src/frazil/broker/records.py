@@ -10,14 +10,16 @@ Names may hold anything, so they are percent-encoded. One thread does all writes
 from __future__ import annotations
 
 import asyncio
+import builtins
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from frazil.broker.consumer import Consumer
+from frazil.broker.records_copy import lost_records
 from frazil.core.errors import FrazilError
 from frazil.core.names import TopicName
 from frazil.meta.broker_keys import CONSUMERS, PRODUCERS, PROGRESS, SUBSCRIPTIONS, TOPICS, progress_key, topic_key
@@ -46,17 +48,27 @@ _log = logging.getLogger("frazil.broker")
 
 
 class Records:
-    def __init__(self, meta: MetaStore) -> None:
+    def __init__(self, meta: MetaStore, copy: MetaStore | None = None) -> None:
+        """`copy` is beside the data, see `frazil.broker.records_copy`."""
         self._meta = meta
+        self._copy = copy
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="frazil-broker-meta")
 
     async def put(self, key: str, value: dict[str, Any]) -> None:
         """Durable when it returns."""
         await self.put_all({key: value})
 
-    async def put_all(self, values: Mapping[str, Stored]) -> None:
+    async def put_all(self, values: Mapping[str, Stored], *, copied: bool = True) -> None:
         """All or nothing, if they are not many. Bytes are stored as they are."""
-        await self._run(lambda: self._meta.put_all({key: _encoded(value) for key, value in values.items()}))
+        await self._run(lambda: _put_all(values, [self._meta, *(self._copies if copied else [])]))
+
+    async def copy_all(self, values: Mapping[str, Stored]) -> None:
+        """To the copy alone."""
+        await self._run(lambda: _put_all(values, self._copies))
+
+    async def recover(self, topics: Collection[TopicName]) -> int:
+        """Store again what the store has lost of these topics; how many records that were."""
+        return await self._run(lambda: sum(self._recover(copy, topics) for copy in self._copies))
 
     async def get(self, key: str) -> dict[str, Any] | None:
         found = await self._run(lambda: self._meta.get(key))
@@ -64,7 +76,7 @@ class Records:
 
     async def delete_all(self, keys: Collection[str]) -> None:
         """Whatever their values are by now."""
-        await self._run(lambda: self._meta.delete_all(keys))
+        await self._run(lambda: self._delete_all(keys))
 
     async def withdraw(self, keys: Collection[str]) -> None:
         """Of something that was not made after all. What can't be removed now is harmless, and said."""
@@ -90,17 +102,36 @@ class Records:
         """All that is stored of it, or nothing."""
         keys = [topic_key(SUBSCRIPTIONS, topic, subscription), progress_key(subscription, topic)]
         below = [topic_key(CONSUMERS, topic, subscription) + "/"]
-        await self._run(lambda: self._meta.delete_all(keys, below))
+        await self._run(lambda: self._delete_all(keys, below))
 
     async def delete_topic(self, topic: TopicName, also: Collection[str] = ()) -> None:
         """All that is stored of it, whatever that is, and the keys that go with it."""
-        await self._run(lambda: forget_topic(self._meta, topic, also))
+        await self._run(lambda: self._forget_topic(topic, also))
 
     def close(self) -> None:
         self._thread.shutdown()
 
     async def _run(self, work: Callable[[], Found]) -> Found:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    @property
+    def _copies(self) -> builtins.list[MetaStore]:
+        return [] if self._copy is None else [self._copy]
+
+    def _recover(self, copy: MetaStore, topics: Collection[TopicName]) -> int:
+        lost = lost_records(self._meta, copy, topics)
+        if lost:
+            self._meta.put_all(lost)
+        return len(lost)
+
+    def _delete_all(self, keys: Collection[str], below: Collection[str] = ()) -> None:
+        """From the copy first: what only the copy has was lost by the store."""
+        for store in (*self._copies, self._meta):
+            store.delete_all(keys, below)
+
+    def _forget_topic(self, topic: TopicName, also: Collection[str]) -> None:
+        for store in (*self._copies, self._meta):
+            forget_topic(store, topic, also)
 
 
 def users_of(meta: MetaStore, topic: TopicName) -> tuple[int, int]:
@@ -122,6 +153,12 @@ def forget_topic(meta: MetaStore, topic: TopicName, also: Collection[str] = ()) 
 def stored_consumer(topic: TopicName, subscription: str, consumer: Consumer) -> dict[str, Stored]:
     value = {"id": consumer.id, "key_filters": list(consumer.key_filters)}
     return {topic_key(CONSUMERS, topic, subscription, consumer.name): value}
+
+
+def _put_all(values: Mapping[str, Stored], stores: Sequence[MetaStore]) -> None:
+    encoded = {key: _encoded(value) for key, value in values.items()}
+    for store in stores:
+        store.put_all(encoded)
 
 
 def _encoded(value: Stored) -> bytes:

@@ -65,6 +65,11 @@ class BrokerTopic:
     def end(self) -> int:
         return self.feed.end if self.feed is not None else 0
 
+    def acked_end(self) -> int:
+        """Up to where every subscription has acknowledged, durably; 0 if there is none. From any thread."""
+        known = list(self.subscriptions.values())
+        return min((one.durable_end for one in known if isinstance(one, Subscription)), default=0)
+
     def check_dispatch(self, *, reliable: bool) -> None:
         if self.reliable is not reliable:
             have, want = (("reliable" if each else "non-reliable") for each in (self.reliable, reliable))

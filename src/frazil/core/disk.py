@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import stat
 import threading
@@ -21,7 +20,7 @@ from typing import ClassVar, Literal, Protocol
 
 from typing_extensions import Buffer
 
-from frazil.core.errors import FolderInUse
+from frazil.core.file_lock import take_lock
 from frazil.core.modes import FILE_MODE, FOLDER_MODE
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -32,8 +31,6 @@ NO_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN
 
 _VECTORS_MAX = 512
 _DESCRIPTORS_HELD = 8
-_LOCK_ATTEMPTS_MAX = 500
-_LOCK_PAUSE_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +157,7 @@ class LocalDisk:
     def lock(self, path: Path) -> FolderLock:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
-            if not _locked(fd):
-                pid = os.pread(fd, 32, 0).strip()
-                raise FolderInUse(str(path.parent), int(pid) if pid.isdigit() else None)
+            take_lock(fd, path)
             os.ftruncate(fd, 0)
             os.pwrite(fd, b"%d\n" % os.getpid(), 0)
         except BaseException:
@@ -170,33 +165,6 @@ class LocalDisk:
             raise
         self._reserve.hold()
         return _LocalLock(fd, self._reserve)
-
-
-def _locked(fd: int) -> bool:
-    """Whether the file is locked for this process now; not if another one owns it.
-
-    Whoever asks for the owner shares the lock for a moment: that ends by itself.
-    """
-    for _ in range(_LOCK_ATTEMPTS_MAX):
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if not _is_shared(fd):
-                return False
-            threading.Event().wait(_LOCK_PAUSE_SECONDS)
-        else:
-            return True
-    return False
-
-
-def _is_shared(fd: int) -> bool:
-    """Whether nobody has the lock for itself."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    fcntl.flock(fd, fcntl.LOCK_UN)
-    return True
 
 
 class _LocalLock:

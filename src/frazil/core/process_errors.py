@@ -48,11 +48,15 @@ class LocksNotSupported(FrazilError):
 
     code = "locks_not_supported"
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, option: str | None = None) -> None:
+        """`option` is that of a mount whose locks other hosts do not see."""
+        why = "file locks do nothing on its file system"
+        if option is not None:
+            why = f"it is mounted with {option}, so that other hosts do not see its file locks"
         super().__init__(
-            f"{folder}: file locks do nothing on its file system, so that a second process could write to it too; "
-            "use a file system with working locks",
+            f"{folder}: {why}, and a second process could write to it too; use a file system with working locks",
             folder=folder,
+            option=option,
         )
 
 

@@ -4,9 +4,9 @@ A message names its schema by id and version. If the metadata store is put back 
 same numbers to other schemas. What is kept here says what each number stands for: it goes to the same schema again, or
 to none.
 
-    /newest_id                       the highest id
-    /ids/{subject}                   the id of a subject
-    /versions/{id}/{version:020d}    the fingerprint of a version
+    /given/newest_id                       the highest id
+    /given/ids/{subject}                   the id of a subject
+    /given/versions/{id}/{version:020d}    the fingerprint of a version
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from urllib.parse import quote
 from frazil.meta.store import MetaStore
 from frazil.registry.records import SubjectRecord
 
-_NEWEST_ID = "/newest_id"
+_NEWEST_ID = "/given/newest_id"
 
 
 class GivenNumbers:
@@ -28,7 +28,7 @@ class GivenNumbers:
 
     def learn(self, subjects: Iterable[tuple[str, SubjectRecord]]) -> None:
         """What the metadata store has, at the start: it may be older than this, or come from before this was kept."""
-        known = {entry.key for entry in self._local.list("/")}
+        known = {entry.key for entry in self._local.list("/given/")}
         found: dict[str, bytes] = {}
         newest = self.newest_id()
         for subject, record in subjects:
@@ -68,8 +68,8 @@ class GivenNumbers:
 
 
 def _id_key(subject: str) -> str:
-    return f"/ids/{quote(subject, safe='')}"
+    return f"/given/ids/{quote(subject, safe='')}"
 
 
 def _version_key(schema_id: int, version: int) -> str:
-    return f"/versions/{schema_id}/{version:020d}"
+    return f"/given/versions/{schema_id}/{version:020d}"

@@ -34,7 +34,8 @@ from frazil.serve.grpc_admin import AdminDoor
 from frazil.serve.schema_checks import SchemaChecks
 from frazil.serve.threads import Threads
 
-GIVEN_FILE = "~schemas.db"
+COPY_FILE = "~meta-copy.db"
+"""What must be known though the metadata store is restored from an older copy."""
 SCHEMA_CALLS_MAX = 8
 """At once; others wait."""
 
@@ -58,7 +59,7 @@ class BrokerDoors:
         self._meta: MetaStore | None = None
         self._threads: Threads | None = None
         self._claim: ClaimKeeper | None = None
-        self._given: SqliteStore | None = None
+        self._copy: SqliteStore | None = None
         self.on_lost: Callable[[MetadataInUse], None] = lambda _: None
         """Called if another server takes the metadata over: this one must end."""
         self.checks: SchemaChecks | None = None
@@ -78,11 +79,12 @@ class BrokerDoors:
         registry = await asyncio.to_thread(self._registry, self._meta)
         topics = TopicSchemas(self._meta, registry, SystemClock())
         schema = _SchemaOfTopic(self._storage, topics)
-        self._broker = Broker(self._storage, self._meta, self._settings.broker, SystemClock(), schema)
+        copy = self._copy if self._claim is not None else None  # a file in the folder is restored with the folder
+        self._broker = Broker(self._storage, self._meta, self._settings.broker, SystemClock(), schema, copy)
         await self._broker.start()
         await asyncio.to_thread(topics.learn, [str(name) for name in self._broker.topics])
         if self._claim is not None:
-            self._claim.keep(self._broker.store_again)
+            self._claim.keep(self._broker)
         self._storage.guards = [*self._storage.guards, AckGuard(self._broker)]
         self._threads = Threads("frazil-schemas", SCHEMA_CALLS_MAX)
         schemas = DanubeSchemas(registry, topics, self._threads)
@@ -111,7 +113,7 @@ class BrokerDoors:
             self._threads.close()
         if self._claim is not None:
             await self._claim.close()
-        for store in (self._meta, self._given):
+        for store in (self._meta, self._copy):
             if store is not None:
                 store.close()
 
@@ -127,8 +129,8 @@ class BrokerDoors:
 
     def _registry(self, meta: MetaStore) -> SchemaRegistry:
         folder = self._settings.data or self._settings.log_folder
-        self._given = SqliteStore(folder / GIVEN_FILE)
-        registry = SchemaRegistry(meta, SystemClock(), given=GivenNumbers(self._given))
+        self._copy = SqliteStore(folder / COPY_FILE)
+        registry = SchemaRegistry(meta, SystemClock(), given=GivenNumbers(self._copy))
         registry.start()
         return registry
 
