@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import threading
-import urllib.request
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,10 +18,9 @@ from frazil.meta.etcd import EtcdStore
 from frazil.meta.opening import META_FILE, open_meta
 from frazil.meta.sqlite import SqliteStore
 from frazil.meta.store import ABSENT, MetaStore
-from parts.etcd import Etcd
+from parts.etcd import gateway
 
 KINDS = ("sqlite", "etcd")
-PASSWORD = "etcd-s3cret/é"
 TTL_MS = {"sqlite": 1_500, "etcd": 2_000}
 """etcd grants no less."""
 
@@ -53,15 +50,6 @@ class Place:
         if self.kind == "etcd":
             gateway(self.metadata.endpoints[0], "/v3/kv/compaction", {"revision": revision, "physical": True})
         return before
-
-
-def gateway(endpoint: str, path: str, body: dict[str, object], token: str = "") -> dict[str, object]:
-    """etcd by its other door, which Frazil does not use."""
-    headers = {"Authorization": token} if token else {}
-    request = urllib.request.Request(endpoint + path, json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        found: dict[str, object] = json.load(answer)
-    return found
 
 
 def add_one(store: MetaStore, times: int) -> None:
@@ -97,13 +85,3 @@ def settings(*endpoints: str, **values: Any) -> MetadataSettings:
 def opened(chosen: MetadataSettings) -> Iterator[EtcdStore]:
     with contextlib.closing(EtcdStore(chosen)) as store:
         yield store
-
-
-def turn_on_users(server: Etcd) -> None:
-    for path, body in (
-        ("/v3/auth/user/add", {"name": "root", "password": PASSWORD}),
-        ("/v3/auth/role/add", {"name": "root"}),
-        ("/v3/auth/user/grant", {"user": "root", "role": "root"}),
-        ("/v3/auth/enable", {}),
-    ):
-        gateway(server.endpoint, path, dict(body))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from metas import PASSWORD, Place, add_in_process, gateway, opened, settings, turn_on_users
+from metas import Place, add_in_process, opened, settings
 
 import frazil
 from frazil.cli.doctor import _metadata as look_at_metadata
@@ -23,7 +23,7 @@ from frazil.iceberg import IcebergStorage, SubscriptionProgress
 from frazil.meta.etcd import EtcdStore
 from frazil.meta.etcd_watch import range_end
 from frazil.meta.store import ABSENT, Change, Entry, MetaStore
-from parts.etcd import Etcd, etcd_cluster, etcd_server
+from parts.etcd import PASSWORD, Etcd, etcd_cluster, etcd_server, gateway, turn_on_users
 from parts.etcd_proxy import EtcdProxy, proxy_before_etcd
 from parts.processes import free_port, pause
 

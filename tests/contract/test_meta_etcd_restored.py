@@ -6,12 +6,12 @@ import base64
 import time
 
 import pytest
-from metas import PASSWORD, gateway, opened, settings, turn_on_users
+from metas import opened, settings
 
 import frazil
 from frazil.meta.etcd_watch import range_end
 from frazil.meta.store import ABSENT, Change, Entry
-from parts.etcd import Etcd
+from parts.etcd import PASSWORD, Etcd, gateway, turn_on_users
 from parts.etcd_proxy import proxy_before_etcd
 
 WAIT_MS = 30_000

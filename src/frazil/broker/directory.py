@@ -109,7 +109,7 @@ class Directory:
             await self.forget(topic.name)
         value = {"reliable": topic.reliable, "log_id": topic.log_id}
         if value != known or also:
-            await self._records.put_all({topic_key(TOPICS, topic.name): value, **(also or {})})
+            await self._records.put_topics({topic.name: value}, also or {})
 
     async def _make(
         self,
@@ -129,7 +129,7 @@ class Directory:
             if known is not None and known.get("log_id") not in (None, ids[one]):
                 await self.forget(one)
         values = {one: {"reliable": reliable, "log_id": ids[one] if reliable else None} for one in names}
-        await self._records.put_all({**also, **{topic_key(TOPICS, one): values[one] for one in names}})
+        await self._records.put_topics(values, also)
         try:
             if reliable:
                 await asyncio.to_thread(create, ids)

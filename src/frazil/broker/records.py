@@ -58,6 +58,10 @@ class Records:
         """Durable when it returns."""
         await self.put_all({key: value})
 
+    async def put_topics(self, topics: Mapping[TopicName, dict[str, Any]], also: Mapping[str, Stored]) -> None:
+        """All or nothing, if they are not many. The copy holds nothing of another log of these names."""
+        await self._run(lambda: self._put_topics(topics, also))
+
     async def put_all(self, values: Mapping[str, Stored], *, copied: bool = True) -> None:
         """All or nothing, if they are not many. Bytes are stored as they are."""
         await self._run(lambda: _put_all(values, [self._meta, *(self._copies if copied else [])]))
@@ -117,6 +121,15 @@ class Records:
     @property
     def _copies(self) -> builtins.list[MetaStore]:
         return [] if self._copy is None else [self._copy]
+
+    def _put_topics(self, topics: Mapping[TopicName, dict[str, Any]], also: Mapping[str, Stored]) -> None:
+        for copy in self._copies:
+            for topic, value in topics.items():
+                found = copy.get(topic_key(TOPICS, topic))
+                if found is not None and json.loads(found.value).get("log_id") != value["log_id"]:
+                    forget_topic(copy, topic)
+        records = {topic_key(TOPICS, topic): value for topic, value in topics.items()}
+        _put_all({**also, **records}, [self._meta, *self._copies])
 
     def _recover(self, copy: MetaStore, topics: Collection[TopicName]) -> int:
         lost = lost_records(self._meta, copy, topics)

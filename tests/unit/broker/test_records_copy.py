@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ from broker_world import QUICK, TOPIC, Client, World, run
 import frazil
 from frazil.broker.broker import Broker
 from frazil.broker.delivery.assignment import Kind
+from frazil.broker.records import forget_topic
 from frazil.core.clock import SystemClock
 from frazil.core.names import TopicName
 from frazil.meta.broker_keys import SUBSCRIPTIONS
@@ -124,3 +126,19 @@ async def test_subscriptions_of_a_topic_that_was_made_again_are_not_put_back(fol
         await made.broker.make_known(TOPIC)
         with pytest.raises(frazil.InvalidInput, match="has no subscription 's'"):
             made.broker.subscription(TOPIC, "s")
+
+
+@run
+async def test_nor_if_a_broker_has_made_it_again(folder: Path) -> None:
+    async with copied(folder) as made:
+        await made.consumer("c")
+        await made.send("old")
+    with frazil.open(folder / "data") as storage:
+        storage.delete_topic(TOPIC)
+    with contextlib.closing(SqliteStore(folder / "meta.db")) as meta:
+        forget_topic(meta, TopicName.parse(TOPIC))
+    for _ in range(2):
+        async with copied(folder) as made:
+            await made.send("new")
+            with pytest.raises(frazil.InvalidInput, match="has no subscription 's'"):
+                made.broker.subscription(TOPIC, "s")
