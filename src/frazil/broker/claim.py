@@ -10,7 +10,6 @@ lease or because etcd was restored from a copy, changes nothing until it has tak
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import json
 import logging
@@ -75,9 +74,9 @@ class Claim:
             if self._take_session():
                 self._meta.fence(SESSION, self._value)
                 return
-            found = self._meta.get(SESSION)
-            if found is not None:
-                self._see_off(found)
+            listing = self._meta.snapshot(SESSION)
+            for found in listing.entries:
+                self._see_off(found, listing.revision)
         raise self._contended()
 
     def look(self) -> Held:
@@ -119,8 +118,9 @@ class Claim:
         before, self._steps_back = self._steps_back, self._meta.steps_back
         return Held.KEPT if before == self._steps_back else Held.TAKEN_AGAIN
 
-    def _see_off(self, found: Entry) -> None:
-        """The session of another process: gone when this returns, or `MetadataInUse`."""
+    def _see_off(self, found: Entry, revision: int) -> None:
+        """The session of another process, as it was at a revision of the store: to be taken when this returns, or
+        `MetadataInUse`."""
         process = _process(found)
         running = None if process is None else process.is_running()
         if running is False:
@@ -128,8 +128,11 @@ class Claim:
             return
         if running is None:
             _log.warning("%s is held by %s; waiting for its lease to end", SESSION, process or "another process")
-            with self._meta.watch(SESSION, found.revision) as watch, contextlib.suppress(RevisionCompacted):
-                change = watch.next(2 * self._ttl_ms)
+            with self._meta.watch(SESSION, revision) as watch:
+                try:
+                    change = watch.next(2 * self._ttl_ms)
+                except RevisionCompacted:
+                    return  # look again
                 if change is not None and change.value is None:
                     return
         raise self._in_use(found)
