@@ -14,7 +14,7 @@ from frazil.core.errors import FrazilError, MetadataInUse
 
 AGAIN_SECONDS = 1.0
 COPY_BEATS = 12
-"""A minute: positions in the copy are no older."""
+"""About a minute: so old are positions in the copy."""
 
 _log = logging.getLogger("frazil.broker")
 
