@@ -23,6 +23,7 @@ from danube.consumer import Consumer, SubType
 from danube.dispatch_strategy import DispatchStrategy
 from danube.producer import Producer
 
+import delivery
 from measure import Figure, folder, percentile, report, us
 
 HERE = Path(__file__).resolve().parent
@@ -49,10 +50,17 @@ def bare_grpc(program: str = "bare_grpc.py") -> Iterator[str]:
 
 @contextlib.contextmanager
 def _running(command: list[str]) -> Iterator[str]:
+    with _process(command) as (_, line):
+        yield line
+
+
+@contextlib.contextmanager
+def _process(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """One that tells by its first line where it can be reached."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
     try:
-        yield process.stdout.readline()
+        yield process, process.stdout.readline()
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(20)
@@ -181,10 +189,27 @@ async def all_of(where: Path) -> list[Figure]:
         ]
 
 
+def deliveries(where: Path) -> list[Figure]:
+    ports = ["--port", "0", "--flight-port", "0", "--broker-port", "0", "--admin-port", "0"]
+    command = [sys.executable, "-m", "frazil", "serve", "--no-pipeline", "--json", "--data", str(where), *ports]
+    with _process(command) as (process, line):
+        addresses = json.loads(line)
+        return [
+            *delivery.delivered(addresses), *delivery.joins(addresses), *delivery.held(addresses, process.pid),
+        ]  # fmt: skip
+
+
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=["publishing", "delivery"], help="a part of it")
+    only = parser.parse_args().only
     with folder() as where:
-        report("The broker", uvloop.run(all_of(where.absolute())))
+        figures: list[Figure] = []
+        if only in (None, "publishing"):
+            figures += uvloop.run(all_of(where.absolute()))
+        if only in (None, "delivery"):
+            figures += deliveries(where.absolute() / "delivery")
+        report("The broker", figures)
 
 
 if __name__ == "__main__":
