@@ -16,7 +16,7 @@ from frazil.broker.known import KnownTopics
 from frazil.broker.making import create_log, create_logs, new_log_id, to_make
 from frazil.broker.records import TOPICS, Records, Stored, topic_key
 from frazil.broker.topic import BrokerTopic
-from frazil.core.errors import FrazilError
+from frazil.core.errors import FrazilError, TopicNotFound
 from frazil.core.names import TopicName
 from frazil.core.partitions import check_form, partition_names, topic_or_partitions
 from frazil.core.settings import RetentionSettings
@@ -39,10 +39,18 @@ class Directory:
             try:
                 topic = await self._opened(name, bool(value["reliable"]))
                 await self._introduce(topic, value)
+            except TopicNotFound as error:
+                if await self._records.users(name) == (0, 0):  # of a log that was never made
+                    await self._records.withdraw([topic_key(TOPICS, name)])
+                else:
+                    self._waits(name, error)
             except FrazilError as error:
-                _log.error("%s: its producers and subscriptions wait until it can be opened: %s", name, error)
+                self._waits(name, error)
             else:
                 self.known.add(topic)
+
+    def _waits(self, name: TopicName, error: FrazilError) -> None:
+        _log.error("%s: its producers and subscriptions wait until it can be opened: %s", name, error)
 
     def partitions(self, name: TopicName) -> list[TopicName]:
         """The topic itself, or its partitions in their order; nothing if neither is known."""

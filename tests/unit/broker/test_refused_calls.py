@@ -213,3 +213,18 @@ async def test_what_of_a_refused_call_can_not_be_taken_back_is_no_part_of_a_late
         assert list(here.broker.topics[TopicName.parse(NEW)].producers) == ["q"]
     async with opened(tmp_path) as here:
         assert list(here.broker.topics[TopicName.parse(NEW)].producers) == ["q"]
+
+
+@run
+async def test_records_of_a_topic_that_was_never_made_go_at_the_next_start(tmp_path: Path) -> None:
+    async with opened(tmp_path) as here:
+        with (
+            mock.patch.object(here.storage, "create_topic", side_effect=DiskFull("segment", "no room")),
+            mock.patch.object(here.meta, "delete_all", side_effect=DiskFull("meta.db", "no room")),
+            pytest.raises(DiskFull, match="segment"),
+        ):
+            await here.broker.create_topics(TopicName.parse(NEW), 2, reliable=True, retention=None)
+        assert len(stored(here)) == 2
+    async with opened(tmp_path) as here:
+        assert not stored(here)
+        assert not here.broker.topics
