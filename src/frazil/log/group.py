@@ -149,10 +149,11 @@ def resolve_futures(part: Part) -> None:
 class GroupQueue:
     """Parts in the order of their arrival, bounded in bytes by the caller. Not thread-safe: its log guards it."""
 
-    __slots__ = ("_parts", "size_bytes")
+    __slots__ = ("_open", "_parts", "size_bytes")
 
     def __init__(self) -> None:
         self._parts: list[Part] = []
+        self._open: Part | None = None  # the last part, where a single message may join it
         self.size_bytes = 0
 
     def __len__(self) -> int:
@@ -160,16 +161,16 @@ class GroupQueue:
 
     def open_part(self, notify: Notify | None) -> Part:
         """The part that the next single message joins."""
-        if self._parts:
-            last = self._parts[-1]
-            is_open = last.batch is None and last.size_bytes < GROUP_BYTES_MAX and type(last) is Part
-            if is_open and last.notify is notify:
-                return last
+        part = self._open
+        if part is not None and part.notify is notify and part.size_bytes < GROUP_BYTES_MAX:
+            return part
         part = Part(notify)
         self._parts.append(part)
+        self._open = part
         return part
 
     def add(self, part: Part) -> None:
+        self._open = None
         self._parts.append(part)
         self.size_bytes += part.size_bytes
 
@@ -177,6 +178,7 @@ class GroupQueue:
         """A caller was interrupted while it added a message to `part`, or `part` as a batch: undo what is half done."""
         if part is not None and part.notify is not None and type(part) is Part and part.batch is None:
             del part.messages[len(part.tokens) :]  # a message without its token would shift the answers of the others
+        self._open = None
         is_batch = isinstance(part, SentPart) or (part is not None and part.batch is not None)
         self._parts = [one for one in self._parts if one.count and not (is_batch and one is part)]
         self.size_bytes = sum(one.size_bytes for one in self._parts)
@@ -194,10 +196,12 @@ class GroupQueue:
                 break
             count += 1
             size_bytes += part.size_bytes
+        self._open = None
         group, self._parts = self._parts[:count], self._parts[count:]
         self.size_bytes -= size_bytes
         return group
 
     def take_all(self) -> list[Part]:
+        self._open = None
         parts, self._parts, self.size_bytes = self._parts, [], 0
         return parts
