@@ -21,7 +21,8 @@ from frazil.log.format import pack_rows
 from frazil.log.group import MessageRow, Part
 
 SMALL_ROWS_MAX = 128
-"""Beyond this Arrow is as quick."""
+SMALL_ROWS_WITH_ATTRIBUTES_MAX = 48
+"""Beyond these Arrow is as quick."""
 SMALL_BYTES_MAX = 256 * 1024
 """Beyond this the sync takes so long that building a batch does not show."""
 
@@ -51,6 +52,8 @@ def small_rows(group: Sequence[Part]) -> Sequence[MessageRow]:
     elif len(group) <= SMALL_ROWS_MAX and all(part.batch is None for part in group):
         rows = [row for part in group for row in part.messages]
     else:
+        return ()
+    if len(rows) > SMALL_ROWS_WITH_ATTRIBUTES_MAX and rows[0][2] is not None:  # the others are of its kind, as a rule
         return ()
     if len(rows) > SMALL_ROWS_MAX or sum(part.size_bytes for part in group) > SMALL_BYTES_MAX:
         return ()

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from frazil.core.rows import ENVELOPE, Origin, message_batch
 from frazil.log.format import pack_rows
 from frazil.log.group import MessageRow, Part
-from frazil.log.small import SMALL_BYTES_MAX, SMALL_ROWS_MAX, small_batch, small_rows
+from frazil.log.small import (
+    SMALL_BYTES_MAX,
+    SMALL_ROWS_MAX,
+    SMALL_ROWS_WITH_ATTRIBUTES_MAX,
+    small_batch,
+    small_rows,
+)
 
 TIME_US = 1_234_567
 numbers = st.integers(0, 2**31 - 1)
@@ -66,6 +72,10 @@ def test_many_or_large_messages_are_left_to_arrow() -> None:
     other.size_bytes = SMALL_BYTES_MAX + 1
     assert not small_rows([part, other])
     assert not small_rows([other])
+    tagged = Part(None, [(b"", None, [("a", "b")], None)] * SMALL_ROWS_WITH_ATTRIBUTES_MAX)
+    assert small_rows([tagged]) == tagged.messages
+    tagged.messages.append(tagged.messages[0])
+    assert not small_rows([tagged])
     batch = Part(None, message_batch([b"a"], [None], [None], [None], TIME_US).remove_column(0))
     assert not small_rows([part, batch])
     assert not small_rows([batch])
