@@ -183,6 +183,8 @@ class Storage:
                 return found
         try:  # without the guard: a handler of a signal may close the storage, which is done by another thread
             made = self._made_topic(name, ReadingDisk(self._context.disk, _AT_ONCE_BYTES_MAX))
+        except TryLater:
+            raise
         except (NotAtOnce, FrazilError, OSError):
             return None  # what is wrong is met again, and told, where it can be mended
         with self._guard:
