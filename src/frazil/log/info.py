@@ -17,6 +17,7 @@ from frazil.log.catalog import read_topic_record
 from frazil.log.check import read_ends
 from frazil.log.dropped import dropped_ranges
 from frazil.log.folder import topic_folder, topic_names
+from frazil.log.folder_mark import FolderMark
 from frazil.log.former import FormerLog
 from frazil.log.recovery import list_segments
 from frazil.log.storage import Storage
@@ -43,6 +44,8 @@ class LogInfo:
     """Another each time that an owner opens the log, within which it never goes back; empty if nobody has it open."""
     former: tuple[FormerLog, ...] = ()
     """The logs whose place this one has taken, the oldest first."""
+    folder: FolderMark | None = None
+    """The folder that the files are in, as their owner knows it; None if nobody has told."""
 
     @property
     def bytes_per_row(self) -> float:
@@ -93,6 +96,7 @@ def log_info(storage: Storage, name: str) -> LogInfo:
         dropped_ranges(log.removal.dropped),
         log.opened,
         log.former,
+        storage.folder_mark,
     )
 
 
@@ -141,6 +145,7 @@ def as_json(info: LogInfo) -> dict[str, object]:
         "dropped": [[each.start, each.end] for each in info.dropped],
         "opened": info.opened,
         "former": [one.as_content() for one in info.former],
+        "folder": None if info.folder is None else [str(info.folder.path), info.folder.mark],
     }
 
 
@@ -156,4 +161,5 @@ def from_json(one: Mapping[str, Any]) -> LogInfo:
         tuple(OffsetRange(int(start), int(end)) for start, end in one.get("dropped", ())),
         str(one.get("opened", "")),
         tuple(FormerLog.from_content(each) for each in one.get("former", ())),
+        FolderMark(Path(one["folder"][0]), one["folder"][1]) if one.get("folder") else None,
     )

@@ -35,6 +35,7 @@ from frazil.log.budget import DiskBudget
 from frazil.log.cache import ReplayCache
 from frazil.log.catalog import TopicCatalog, TopicRecord, TopicRecorder
 from frazil.log.context import LogContext, OpenFiles
+from frazil.log.folder_mark import mark_of
 from frazil.log.guarded import GuardedRetention, Kept, Question, wait_for
 from frazil.log.guards import Guard
 from frazil.log.history import HistoryOf
@@ -85,6 +86,7 @@ class Storage:
         self._locks = take_ownership(disk, settings)
         try:
             disk.make_folder(settings.log_folder)
+            self.folder_mark = None if settings.data is None else mark_of(settings.log_folder)
             self._catalog = TopicCatalog(disk, settings.log_folder)
             budget = DiskBudget(settings.wal.disk_bytes_max)
             budget.found(self._catalog.size_bytes)

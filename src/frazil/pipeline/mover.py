@@ -359,6 +359,7 @@ class Mover:
             tuple(_files_of(info, piece.range)),
             info.stored_schema,
             self._source.address,
+            info.folder,
         )
 
     def _commit(

@@ -69,7 +69,7 @@ def append_time_reader(address: Callable[[], str | None]) -> AppendTime:
         stored = pa.ipc.read_schema(pa.py_buffer(info.stored_schema))
         one = OffsetRange(offset, offset + 1)
         try:
-            rows = next(read_anywhere(address(), str(info.topic), info.log_id, info.files, one, stored))
+            rows = next(read_anywhere(address(), str(info.topic), info.log_id, info.files, one, stored, info.folder))
         except (FrazilError, pa.ArrowException, OSError, StopIteration):
             return None
         return int(rows.column(APPEND_TIME.name).cast(pa.int64())[0].as_py())

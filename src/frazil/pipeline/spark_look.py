@@ -195,6 +195,7 @@ class Look:
             info.stored_schema,
             files=() if plan is not None else held_by(info.files, wanted),
             owner=self._owner,
+            folder=info.folder,
             plan=None if plan is None else plan.part(wanted),
         )
 

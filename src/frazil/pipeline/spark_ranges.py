@@ -10,6 +10,7 @@ from pathlib import Path
 from frazil.core.offsets import OffsetRange
 from frazil.lake.carried import CarriedPlan
 from frazil.lake.offset_files import OffsetFile, pieces
+from frazil.log.folder_mark import FolderMark
 
 TASK_BYTES = 64 * 1024 * 1024
 TASK_BYTES_MIN = 16 * 1024 * 1024
@@ -34,6 +35,7 @@ class SourceRange:
     stored_schema: bytes
     files: tuple[tuple[int, Path], ...] = ()
     owner: str | None = None
+    folder: FolderMark | None = None
     plan: CarriedPlan | None = None
     """The files of the table, so that no task has to look for them."""
 

@@ -18,6 +18,7 @@ from frazil.core.offsets import OffsetRange
 from frazil.core.rows import OFFSET
 from frazil.core.settings import Settings
 from frazil.lake.history import TableHistories
+from frazil.log.folder_mark import FolderMark
 from frazil.log.info import LogInfo
 from frazil.pipeline.spark_columns import projection
 from frazil.pipeline.spark_look import lost
@@ -65,7 +66,7 @@ class _RangeReader:
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         if not self._one.in_table:
-            yield from self._from_log(self._one.files)
+            yield from self._from_log(self._one.files, self._one.folder)
         looks = 0
         while self._at < self._end:
             before = self._at
@@ -74,7 +75,7 @@ class _RangeReader:
                 return
             info = self._look()
             if info is not None and info.first_offset <= self._at < info.durable_end:
-                yield from self._from_log(info.files)
+                yield from self._from_log(info.files, info.folder)
             looks = looks + 1 if self._at == before else 0
             if looks == LOOKS_MAX:  # what moves between two looks is found by the next
                 self._skip_or_raise(info)
@@ -96,13 +97,13 @@ class _RangeReader:
         finally:
             reader.close()
 
-    def _from_log(self, files: Files) -> Iterator[pa.RecordBatch]:
+    def _from_log(self, files: Files, folder: FolderMark | None) -> Iterator[pa.RecordBatch]:
         """As far as it goes; what stopped it is told only if the rows are nowhere else."""
         one, wanted = self._one, OffsetRange(self._at, self._end)
         names = [OFFSET.name, *self._needed.names]
         try:
             for batch in read_anywhere(
-                one.owner, one.log, one.log_id, held_by(files, wanted), wanted, self._stored
+                one.owner, one.log, one.log_id, held_by(files, wanted), wanted, self._stored, folder
             ):  # fmt: skip
                 self._at += batch.num_rows
                 yield batch.select(names)

@@ -22,6 +22,7 @@ from frazil.lake.last_row import last_row
 from frazil.lake.reasons import reason
 from frazil.lake.tables import table_rows
 from frazil.lake.widened import widened_rows
+from frazil.log.folder_mark import FolderMark
 from frazil.topics.logs import read_anywhere
 
 
@@ -36,11 +37,12 @@ class LogRange:
     files: tuple[tuple[int, Path], ...]
     stored_schema: bytes
     owner: str | None
+    folder: FolderMark | None = None
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """As they were stored, with their offsets: from the files where they are at hand, else from the owner."""
         stored = pa.ipc.read_schema(pa.py_buffer(self.stored_schema))
-        return read_anywhere(self.owner, self.topic, self.log_id, self.files, self.range, stored)
+        return read_anywhere(self.owner, self.topic, self.log_id, self.files, self.range, stored, self.folder)
 
 
 @dataclass(frozen=True, slots=True)

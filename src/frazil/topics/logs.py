@@ -20,6 +20,7 @@ from frazil.core.offsets import OffsetRange
 from frazil.core.own_process import check_grpc
 from frazil.core.settings import Settings
 from frazil.log.folder import names_in, topic_folder
+from frazil.log.folder_mark import FolderMark
 from frazil.log.info import LogInfo, from_json, logs_from_files
 from frazil.log.ownership import served_by
 from frazil.log.ranges import holds, read_range
@@ -70,7 +71,7 @@ class OwnerView:
 
     def read(self, info: LogInfo, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         stored = pa.ipc.read_schema(pa.py_buffer(info.stored_schema))
-        return read_anywhere(self._address, str(info.topic), info.log_id, info.files, wanted, stored)
+        return read_anywhere(self._address, str(info.topic), info.log_id, info.files, wanted, stored, info.folder)
 
     def close(self) -> None:
         self._client.close()
@@ -92,9 +93,11 @@ def read_anywhere(
     files: Sequence[tuple[int, Path]],
     wanted: OffsetRange,
     stored: pa.Schema,
+    folder: FolderMark | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """A range from the files where they are at hand, else from the owner."""
-    if files and all(holds(LocalDisk(), base, path, log_id) for base, path in files):
+    """A range from the files where they are at hand, else from the owner. A copy of its `folder` is not at hand."""
+    is_copy = owner is not None and folder is not None and not folder.is_here()
+    if files and not is_copy and all(holds(LocalDisk(), base, path, log_id) for base, path in files):
         return read_range(LocalDisk(), log_id, files, wanted, stored)
     if owner is None:
         raise FrazilError(f"{files[0][1] if files else 'no file'} is not at hand, and no owner to ask")

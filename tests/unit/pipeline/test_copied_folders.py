@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import shutil
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import frazil
-from frazil.core.settings import Settings, make_settings
+from frazil.core.settings import FlightSettings, Settings, make_settings
 from frazil.log.info import LogInfo
 from frazil.pipeline.mover import Mover
-from frazil.pipeline.source import OwnLogs
+from frazil.pipeline.source import OwnLogs, RemoteOwner
+from frazil.serve.flight import flight_door
 from parts.in_process import MoverHere
 
 ORDERS = "/shop/orders"
@@ -140,6 +142,41 @@ def test_the_last_row_is_read_once_for_each_opening_and_each_move(
         for _ in range(3):
             here.tick()
         assert read == [4, 6]
+
+
+def test_a_mover_beside_a_copy_takes_the_rows_of_the_owner_that_it_works_for(
+    copies: tuple[Settings, Settings],
+) -> None:
+    """Its host has a copy at the very paths that the owner tells, with segments of the same log ids."""
+    one, two = copies
+    with frazil.open(two) as storage:
+        publish(storage, "second", 9)
+    with frazil.open(one) as storage, flight_door(storage, FlightSettings(port=0)) as door:
+        publish(storage, "first", 7)
+        beside = BesideACopy(door.address, two)
+        try:
+            here = MoverHere(one, storage, source=beside)
+            assert here.errors() == {ORDERS: None}
+        finally:
+            beside.close()
+    assert payloads(here) == [*of("both", 5), *of("first", 7)]
+
+
+class BesideACopy(RemoteOwner):
+    """The owner as a mover sees it whose own host has a copy of the folder under the same name."""
+
+    def __init__(self, address: str, copy: Settings) -> None:
+        super().__init__(address)
+        self._copy = copy.log_folder
+
+    def logs(self) -> list[LogInfo]:
+        return [self._as_seen(info) for info in super().logs()]
+
+    def _as_seen(self, info: LogInfo) -> LogInfo:
+        assert info.folder is not None
+        files = tuple((base, self._copy / path.relative_to(info.folder.path)) for base, path in info.files)
+        assert all(path.exists() for _, path in files)
+        return replace(info, files=files, folder=replace(info.folder, path=self._copy))
 
 
 class Source:
