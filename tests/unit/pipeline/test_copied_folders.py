@@ -24,11 +24,13 @@ ORDERS = "/shop/orders"
 
 
 def settings_of(folder: Path, name: str) -> Settings:
-    """A copy of the folder; the lake is the same for all."""
+    """A copy of the folder, where what is moved may go; the lake is the same for all."""
     lake = folder / "lake"
     lake.mkdir(exist_ok=True)
     catalog = {"uri": f"sqlite:///{lake}/catalog.db"}
-    return make_settings({"data": folder / name, "catalog": catalog, "object_store": {"path": lake / "warehouse"}})
+    wal = {"max_file_size": 64 * 1024, "retention": {"bytes": 1}}
+    store = {"path": lake / "warehouse"}
+    return make_settings({"data": folder / name, "catalog": catalog, "object_store": store, "wal": wal})
 
 
 @pytest.fixture
@@ -88,6 +90,24 @@ def test_a_copy_that_is_moved_in_the_middle_of_the_others_move_mixes_nothing(cop
         assert there.tick().rows == 0
         assert there.tick().topics[ORDERS].error_code == "table_ahead"
     assert payloads(here) == [*of("both", 5), *of("first", 3)]
+
+
+def test_retention_removes_no_row_that_the_table_has_of_another_copy_only(copies: tuple[Settings, Settings]) -> None:
+    """The table is far beyond the first segments of both, and has the rows of one."""
+    one, two = copies
+    with frazil.open(one) as first, frazil.open(two) as second:
+        for storage, who in ((first, "first"), (second, "second")):
+            for number in range(10):
+                storage.topic(ORDERS).publish_many([f"{who} {number} {'x' * 1_000}"] * 50)
+        here = MoverHere(one, first)
+        assert here.errors() == {ORDERS: None}
+        for storage in (first, second):
+            storage.maintain()
+        assert first.topic(ORDERS).log.first_offset > 5
+        assert second.topic(ORDERS).log.first_offset == 0
+        (kept,) = second.kept_by_guards()
+        assert kept.error["error"] == "table_ahead"
+        assert sum(1 for _ in second.topic(ORDERS).read(0)) == 505
 
 
 def test_a_folder_restored_in_the_middle_of_a_move_mixes_nothing(tmp_path: Path) -> None:
