@@ -20,6 +20,7 @@ from frazil.core.rows import OFFSET
 from frazil.lake.accepted_sum import accepted_sum
 from frazil.lake.audit import lacking
 from frazil.lake.commit import pinned_change
+from frazil.lake.embedded import check_own
 from frazil.lake.offset_files import BEYOND, plan_all
 from frazil.lake.reasons import reason
 from frazil.lake.tables import TableName
@@ -67,6 +68,7 @@ def accept(
         raise LakeUnavailable("catalog", f"{name} is not there yet", "run the pipeline once, it makes it") from None
     check_handed_over(table, log_id, former)
     check_no_earlier_log(table, log_id, partition)
+    check_own(catalog, table)
     has = _held(table, log_id)
     end = max(has, first_offset)
     missing = _missing(table, log_id, has, end)

@@ -19,6 +19,7 @@ from frazil.core.extras import install_hint
 from frazil.core.lake_settings import CatalogType, ObjectStoreType
 from frazil.core.modes import make_private_file, make_private_folder
 from frazil.core.settings import Settings
+from frazil.lake.embedded import EmbeddedCatalog
 from frazil.lake.object_store import given, plain, secret, store_properties, store_root
 from frazil.lake.postgres import PostgresCatalog, is_postgres
 from frazil.lake.reasons import reason
@@ -72,6 +73,10 @@ def _load(settings: Settings) -> Catalog:
     known = known_properties(settings)
     if known.get("type") == "sql" and is_postgres(str(known.get("uri", ""))):
         return PostgresCatalog(settings.catalog.name, **known)
+    if known.get("type") == "sql" and settings.embedded_catalog is not None:
+        embedded = EmbeddedCatalog(settings.catalog.name, **known)
+        embedded.path = settings.embedded_catalog
+        return embedded
     return load_catalog(settings.catalog.name, **catalog_properties(settings))
 
 

@@ -19,6 +19,7 @@ from frazil.core.errors import FrazilError
 from frazil.core.names import TopicName
 from frazil.core.settings import Settings
 from frazil.lake.catalog import catalog_properties, is_there, open_catalog
+from frazil.lake.embedded import check_own
 from frazil.lake.last_row import is_last_row
 from frazil.lake.store_errors import lake_error
 from frazil.lake.tables import table_of
@@ -52,6 +53,7 @@ class CommittedEnds:
         except Exception as error:
             self.close()
             raise lake_error(name, error, self._known.get("warehouse", ""), self._known) from error
+        check_own(table.catalog, table)
         token = read_token(table, log_id)
         self._looked = table
         return 0 if token is None else token.end

@@ -18,6 +18,7 @@ from pyiceberg.table.update import RemovePropertiesUpdate
 
 from frazil.core.errors import LakeUnavailable, TableRefused
 from frazil.lake.commit import pinned_change
+from frazil.lake.embedded import check_own
 from frazil.lake.reasons import reason
 from frazil.lake.store_errors import lake_error
 from frazil.lake.tables import TableName
@@ -39,6 +40,7 @@ def hand_over(
         table = _loaded(catalog, name)
         if log_id in ends(table):
             return table
+        check_own(catalog, table)
         _check(table, name, former, end)
         try:
             change = pinned_change(table, [], _tokens(table, former, log_id), {})

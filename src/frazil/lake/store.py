@@ -18,6 +18,7 @@ from frazil.core.lake_settings import MaintenanceSettings
 from frazil.core.partitioning import Partitioning
 from frazil.core.rows import ENVELOPE
 from frazil.lake.commit import Committed, Moved, commit_moves, drop_files
+from frazil.lake.embedded import check_own
 from frazil.lake.expired_files import ExpiredFiles, Sweeper
 from frazil.lake.files import TableFiles, metadata_for_tasks
 from frazil.lake.handover import hand_over
@@ -176,6 +177,7 @@ class TableStore:
                 table = ensure_table(self._catalog, name, columns, partitioning or usual, self._location(name))
                 self._renew_at_ms[name] = renew_at_ms(table.io.properties, self._catalog.properties, self._now_ms())
                 self._tell_of_partitioning(name, table, partitioning)
+            check_own(self._catalog, table)
             if not is_result and TRANSFORMED in table.metadata.properties:
                 raise TableRefused(
                     f"{name} holds the result of a statement, not the topic's rows; set `sql` for the topic again, "

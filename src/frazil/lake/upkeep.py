@@ -20,6 +20,7 @@ from frazil.core.names import TopicName
 from frazil.core.rows import OFFSET
 from frazil.core.settings import Settings
 from frazil.lake.catalog import catalog_properties, is_there, open_catalog
+from frazil.lake.embedded import check_own
 from frazil.lake.orphan_files import folders_elsewhere, place, remove_orphans
 from frazil.lake.store_errors import lake_error
 from frazil.lake.table_names import table_names
@@ -186,6 +187,7 @@ class Upkeep:
     def check_tokens(self, name: TableName) -> None:
         """A table that was rolled back is left alone: expiry would remove the only trace of it."""
         table = self.table(name)
+        check_own(table.catalog, table)
         for log_id in ends(table):
             read_token(table, log_id)
 
@@ -194,6 +196,7 @@ class Upkeep:
         return self.table(name).metadata.properties.get("gc.enabled", "true").lower() != "false"
 
     def check_may_delete(self, name: TableName) -> None:
+        check_own(self.table(name).catalog, self.table(name))
         if not self.may_delete(name):
             raise TableRefused(
                 f"{name}: its catalog forbids to delete files (gc.enabled is false); use the catalog's own clean-up",

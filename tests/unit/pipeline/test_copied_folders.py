@@ -13,7 +13,12 @@ from pathlib import Path
 import pytest
 
 import frazil
+from frazil.core.errors import TableRefused
+from frazil.core.names import TopicName
 from frazil.core.settings import FlightSettings, Settings, make_settings
+from frazil.lake.ends import CommittedEnds
+from frazil.lake.tables import TableName
+from frazil.lake.upkeep import Upkeep
 from frazil.log.info import LogInfo
 from frazil.pipeline.mover import Mover
 from frazil.pipeline.source import OwnLogs, RemoteOwner
@@ -209,3 +214,56 @@ class Source:
 
     def logs(self) -> list[LogInfo]:
         return OwnLogs(self.storage).logs()
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> tuple[Settings, Settings]:
+    """A folder with the catalog and the tables in it, as they are by default, and a copy of all."""
+    few = {"maintenance": {"snapshots_max": 4, "snapshots_min": 2}}
+    one, two = (make_settings({"data": tmp_path / name, **few}) for name in ("one", "two"))
+    with frazil.open(one) as storage:
+        publish(storage, "both", 5)
+        assert MoverHere(one, storage).errors() == {ORDERS: None}
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    return one, two
+
+
+def test_a_copy_with_the_catalog_in_it_leaves_the_tables_of_the_original_alone(
+    embedded: tuple[Settings, Settings],
+) -> None:
+    """Its catalog names their files. It would delete what the original's catalog still needs."""
+    one, two = embedded
+    with frazil.open(two) as storage:
+        there = MoverHere(two, storage)
+        publish(storage, "second", 3)
+        assert "two catalogs can't share a table" in str(there.errors()[ORDERS])
+        with pytest.raises(TableRefused, match="two is a copy"):
+            CommittedEnds(two).end(TopicName.parse(ORDERS), storage.topic(ORDERS).log.log_id)
+    for check in (Upkeep(two).check_tokens, Upkeep(two).check_may_delete):
+        with pytest.raises(TableRefused, match="two is a copy"):
+            check(TableName("shop", "orders"))
+    with frazil.open(one) as storage:
+        here = MoverHere(one, storage)
+        publish(storage, "first", 2)
+        assert here.errors() == {ORDERS: None}
+    assert payloads(here) == [*of("both", 5), *of("first", 2)]
+
+
+def test_a_copy_whose_catalog_was_removed_has_tables_of_its_own(embedded: tuple[Settings, Settings]) -> None:
+    _, two = embedded
+    assert two.embedded_catalog is not None
+    two.embedded_catalog.unlink()
+    with frazil.open(two) as storage:
+        there = MoverHere(two, storage)
+        publish(storage, "second", 3)
+        assert there.errors() == {ORDERS: None}
+    assert payloads(there) == [*of("both", 5), *of("second", 3)]
+
+
+def test_a_folder_behind_a_symbolic_link_is_the_same(embedded: tuple[Settings, Settings], tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "one")
+    linked = make_settings({"data": tmp_path / "link"})
+    with frazil.open(linked) as storage:
+        here = MoverHere(linked, storage)
+        publish(storage, "first", 2)
+        assert here.errors() == {ORDERS: None}
