@@ -24,6 +24,7 @@ from frazil.core.rows import Message, to_messages
 from frazil.core.sequences import ProducerState, Sent
 from frazil.core.settings import Settings
 from frazil.log.awaited import AwaitedStorage, AwaitedTopic
+from frazil.log.group import call_on
 from frazil.log.positions import Start, needs_lookup
 from frazil.log.publishing import Outgoing
 from frazil.log.reader import BatchReader
@@ -120,7 +121,7 @@ class Topic(AwaitedTopic[_Topic]):
         tail = self._topic.log.tail
 
         def wake() -> None:
-            self._loop.call_soon_threadsafe(more.set)
+            call_on(self._loop, more.set)
 
         tail.add(wake)
         try:

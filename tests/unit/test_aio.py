@@ -152,6 +152,25 @@ def test_a_cancelled_publish_does_not_disturb_its_group(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.timeout(60)
+def test_a_loop_that_ends_with_a_publish_on_its_way_keeps_nobody_else_waiting(tmp_path: Path) -> None:
+    """Neither those whose messages are stored together with its own, nor whoever comes later, nor `close`."""
+    with frazil.open(tmp_path) as storage:
+        plain = storage.topic("/default/loops")
+        settled = threading.Event()
+
+        async def give_up() -> None:
+            left = asyncio.create_task(frazil.aio.Topic(plain).publish(b"of the loop"))
+            await asyncio.sleep(0)
+            left.cancel()
+
+        with plain.log._io:  # as a disk that takes its time
+            asyncio.run(give_up())
+            plain.begin_publish(b"of another", None, None, lambda _: settled.set(), None)
+        assert settled.wait(30)
+        assert plain.publish(b"later") == 2
+
+
 def test_errors_reach_the_awaiting_task(tmp_path: Path) -> None:
     async def run() -> None:
         async with await frazil.aio.open(tmp_path) as storage:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from frazil.broker.entry import Entry
 from frazil.core.offsets import Place
 from frazil.core.rows import to_messages
+from frazil.log.group import call_on
 from frazil.log.reader import BatchReader
 from frazil.log.topic import Topic
 
@@ -52,7 +53,7 @@ class Feed:
         self._shared.clear()
 
     def _wake(self) -> None:
-        self._loop.call_soon_threadsafe(self._told)
+        call_on(self._loop, self._told)
 
     def _told(self) -> None:
         listening, self._listening = self._listening, {}

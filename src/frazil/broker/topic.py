@@ -16,7 +16,7 @@ from frazil.broker.subscription import Subscription
 from frazil.core.errors import TopicDiffers
 from frazil.core.names import TopicName
 from frazil.core.rows import TIME, Message, Origin
-from frazil.log.group import Part, resolve_futures
+from frazil.log.group import Part, call_on, resolve_futures
 from frazil.log.publishing import checked_message
 from frazil.log.topic import Topic
 
@@ -117,4 +117,4 @@ class BrokerTopic:
 
     def _settled(self, part: Part) -> None:
         """Called by a committer: one hop to the loop for all callers of a group."""
-        self._loop.call_soon_threadsafe(resolve_futures, part)
+        call_on(self._loop, resolve_futures, part)

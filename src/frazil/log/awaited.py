@@ -12,7 +12,7 @@ import pyarrow as pa
 from frazil.core.offsets import OffsetRange
 from frazil.core.rows import Message, to_messages
 from frazil.core.settings import RetentionSettings
-from frazil.log.group import Notify, Part, resolve_futures
+from frazil.log.group import Notify, Part, call_on, resolve_futures
 from frazil.log.positions import Start
 from frazil.log.publishing import Outgoing
 
@@ -156,7 +156,7 @@ class AwaitedTopic(Generic[Plain]):
 
     def _settled(self, part: Part) -> None:
         """Called by a committer, or by who reads answers: one hop to the loop for all callers of a group."""
-        self._loop.call_soon_threadsafe(resolve_futures, part)
+        call_on(self._loop, resolve_futures, part)
 
 
 async def messages_of(batches: AsyncIterator[pa.RecordBatch]) -> AsyncIterator[Message]:

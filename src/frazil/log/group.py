@@ -129,6 +129,15 @@ class SentPart(Part):
             part.settle(first_offset, error, fatal)
 
 
+def call_on(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: object) -> None:
+    """On a loop, from another thread, which must not end with the loop: where that has ended nobody waits any more."""
+    try:
+        loop.call_soon_threadsafe(function, *arguments)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
+
+
 def resolve_futures(part: Part) -> None:
     """For callers on an event loop, whose tokens are futures; on that loop.
 

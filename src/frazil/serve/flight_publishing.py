@@ -29,7 +29,7 @@ from frazil.core.put_notes import FewRow
 from frazil.core.rows import ENVELOPE
 from frazil.core.sequences import NO_EPOCH, Opened, Opening, ProducerState, Sent, check_producer, new_client_id
 from frazil.core.settings import MIB, FlightSettings
-from frazil.log.group import Part
+from frazil.log.group import Part, call_on
 from frazil.log.publishing import check_safe
 from frazil.log.storage import Storage
 from frazil.log.topic import Topic
@@ -136,10 +136,7 @@ class Publishing:
 
     def settled(self, part: Part) -> None:
         """Called by a committer."""
-        try:
-            self.calls.loop.call_soon_threadsafe(_settle, part)
-        except RuntimeError:
-            return  # the loop has ended, and with it whoever waited
+        call_on(self.calls.loop, _settle, part)
 
 
 class _Stream:

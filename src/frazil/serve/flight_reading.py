@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from frazil.core.errors import Closed, InvalidInput, OffsetOutOfRange, TryLater
 from frazil.core.rows import OFFSET, joined
 from frazil.core.settings import MIB
+from frazil.log.group import call_on
 from frazil.log.positions import Start, resolve_start
 from frazil.log.reader import BatchReader
 from frazil.log.storage import Storage
@@ -181,7 +182,7 @@ class Reading:
         more = asyncio.Event()
 
         def wake() -> None:
-            self._calls.loop.call_soon_threadsafe(more.set)
+            call_on(self._calls.loop, more.set)
 
         log.tail.add(wake)
         with self._calls.until_end(more.set):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from collections import Counter
 
 import pytest
 
 import frazil
+import frazil.aio
 from parts.interrupts import Interrupts, Others
 
 TOPIC = "/default/orders"
@@ -41,3 +44,25 @@ def test_interrupts_at_random_moments_keep_no_other_caller_waiting_and_store_not
     for offset, payload in {**answered, **others.answered}.items():
         assert rows[offset] == payload
     assert [payload for payload, count in Counter(rows.values()).items() if count > 1] == []
+
+
+@pytest.mark.timeout(60)
+def test_a_loop_that_ends_with_a_publish_on_its_way_keeps_nobody_else_waiting(
+    owner: frazil.Storage, remote: frazil.RemoteStorage
+) -> None:
+    topic = remote.topic(TOPIC)
+    topic.publish(b"first")
+    answered: list[int] = []
+    others = threading.Thread(target=lambda: answered.append(topic.publish(b"of a thread")), daemon=True)
+
+    async def give_up() -> None:
+        left = asyncio.create_task(frazil.aio.RemoteTopic(topic).publish(b"of the loop"))
+        await asyncio.sleep(0)
+        left.cancel()
+
+    with owner.topic(TOPIC).log._io:  # as a disk that takes its time
+        asyncio.run(give_up())
+        others.start()
+    others.join(30)
+    assert answered == [2]
+    assert topic.publish(b"later") == 3
