@@ -156,7 +156,8 @@ class Window:
 
     def take(self) -> list[CallersPart]:
         """The parts of the next batch: as many of one schema as fit, at least one."""
-        self._taken = taken = []
+        taken: list[CallersPart] = []
+        self._taken = taken
         size = rows = 0
         while self._waiting:
             part = self._waiting[0]

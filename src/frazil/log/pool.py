@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import queue
 import threading
 from collections.abc import Callable
 
 from frazil.log.uninterrupted import start_thread
+
+_log = logging.getLogger("frazil.log")
 
 
 class CommitPool:
@@ -21,16 +25,21 @@ class CommitPool:
         self._closing = False
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Jobs answer for their own errors; each topic has at most one waiting here."""
+        """Jobs answer for their own errors; each topic has at most one waiting here.
+
+        Where no thread can be had at all, they are done here: whoever waits for one must not wait for ever.
+        """
         self._jobs.put(job)
         if len(self._threads) < self._size:
             with self._guard:
                 self._start_if_busy()
+            if not self._threads:
+                self._work_here()
 
     @property
     def is_busy(self) -> bool:
         """Whether jobs wait for a committer."""
-        return not self._jobs.empty()
+        return bool(self._threads) and not self._jobs.empty()
 
     def close(self) -> None:
         """Finish what was submitted, then end the threads."""
@@ -45,8 +54,17 @@ class CommitPool:
         if self._jobs.qsize() > self._idle and len(self._threads) < self._size and not self._closing:
             name = f"frazil-commit-{len(self._threads)}"
             thread = threading.Thread(target=self._work, name=name, daemon=True)
-            start_thread(thread)  # first: a caller may be interrupted here, and one that never started must not count
-            self._threads.append(thread)
+            try:
+                start_thread(thread)
+            except RuntimeError as error:  # the system has none to give now; those that are there do the rest
+                _log.warning("no thread for a committer: %s", error)
+                return
+            self._threads.append(thread)  # a caller may be interrupted before: one that never started must not count
+
+    def _work_here(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while (job := self._jobs.get_nowait()) is not None:
+                job()
 
     def _work(self) -> None:
         while True:

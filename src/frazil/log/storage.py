@@ -111,7 +111,11 @@ class Storage:
         """Goes up with everything that may change the files of a topic that is not open."""
         self._closed = False
         self._retention = GuardedRetention(clock)
-        self._context.keeper.call_in(MAINTAIN_INTERVAL_MS, self._maintain_again)
+        try:
+            self._context.keeper.call_in(MAINTAIN_INTERVAL_MS, self._maintain_again)
+        except BaseException:  # no thread can be had: then the folder is not held either
+            release_ownership(self._locks)
+            raise
 
     # --- topics
 

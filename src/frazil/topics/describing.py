@@ -36,8 +36,8 @@ def describe_from_files(settings: Settings, name: TopicName) -> dict[str, Any]:
     there = topic_names(LocalDisk(), settings.log_folder)
     partitions = [] if name in there else partitions_of(name, there)
     if partitions:
-        told = read_json(status_path(settings))
-        found = [_listed(settings, one, told) for one in partitions]
+        told, ends = read_json(status_path(settings)), read_ends(LocalDisk(), settings.log_folder)[0]
+        found = [_listed(settings, one, told, ends) for one in partitions]
         return {**summed(str(name), found), "tiers": None, "held_back": None, "partitions": found}
     return {**_described(settings, name), "held_back": None, "partitions": []}
 

@@ -146,6 +146,46 @@ def test_idle_topics_have_no_thread_of_their_own(tmp_path: Path) -> None:
         assert threading.active_count() <= before + storage.settings.wal.committers
 
 
+class NoThreads:
+    """The system has no thread to give, for as long as `short` says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.short = False
+        start = threading.Thread.start
+
+        def refusing(thread: threading.Thread) -> None:
+            if self.short and thread.name.startswith(("frazil-commit", "frazil-keeper")):
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", refusing)
+
+
+@pytest.mark.timeout(60)
+def test_where_no_thread_can_be_started_publishing_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = NoThreads(monkeypatch)
+    with frazil.open(tmp_path) as storage:
+        topic = storage.topic("/default/a")
+        threads.short = True
+        assert [topic.publish(b"x") for _ in range(3)] == [0, 1, 2]
+        threads.short = False
+        assert [topic.publish(b"x") for _ in range(3)] == [3, 4, 5]
+        threads.short = True
+        assert storage.topic("/default/b").publish(b"x") == 0
+
+
+def test_a_folder_that_could_not_be_opened_for_want_of_a_thread_is_not_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = NoThreads(monkeypatch)
+    threads.short = True
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        frazil.open(tmp_path)
+    threads.short = False
+    with frazil.open(tmp_path) as storage:
+        assert storage.topic("/default/a").publish(b"x") == 0
+
+
 def test_the_pool_runs_everything_and_grows_only_when_busy() -> None:
     pool = CommitPool(3)
     release = threading.Event()
