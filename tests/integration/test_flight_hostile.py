@@ -22,7 +22,7 @@ from frazil.core.put_notes import FewRow, few_note, piece_notes
 from frazil.core.settings import MIB
 from frazil.log.publishing import GIVEN, message_rows
 from frazil.serve import flight_wire
-from frazil.serve.flight_pb2 import FlightData, FlightDescriptor, PutResult
+from frazil.serve.flight_pb2 import FlightData, FlightDescriptor, PutResult, Ticket
 from parts.danube import Server
 
 TOPIC = "/default/orders"
@@ -342,6 +342,15 @@ def test_other_calls_with_nonsense_are_refused(hostile: Hostile) -> None:
         with pytest.raises(grpc.RpcError) as raised:
             list(hostile.channel.stream_stream(PATH + "DoExchange")(iter([raw]), timeout=60))
         assert raised.value.code() in CLEAN
+
+
+@pytest.mark.parametrize("asked", [{"query": "select 1\0"}, {"query": "select 1", "at": "\0"}, {"query": "\ud800"}])
+def test_a_question_that_no_process_can_be_asked_is_refused(hostile: Hostile, asked: dict[str, str]) -> None:
+    ticket = Ticket(ticket=json.dumps({"sql": asked}).encode()).SerializeToString()
+    with pytest.raises(grpc.RpcError) as raised:
+        list(hostile.channel.unary_stream(PATH + "DoGet")(ticket, timeout=60))
+    assert raised.value.code() in CLEAN
+    assert "malformed" in (raised.value.details() or "")
 
 
 def flip(rng: random.Random, data: bytes) -> bytes:

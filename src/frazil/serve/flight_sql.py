@@ -35,10 +35,14 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+_WORD = r"^[^\x00]+$"
+"""What a process can be given as a word."""
+
+
 class _Question(_Frozen):
-    query: str = Field(min_length=1)
+    query: str = Field(pattern=_WORD)
     snapshot: int | None = Field(None, ge=-(2**63), lt=2**63)
-    at: str | None = Field(None, max_length=64)
+    at: str | None = Field(None, max_length=64, pattern=_WORD)
 
 
 class _Ticket(_Frozen):
