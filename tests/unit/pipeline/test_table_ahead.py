@@ -171,6 +171,27 @@ def test_a_log_that_goes_on_is_moved_on(settings: Settings, recorded: bool) -> N
     assert payloads(settings) == [*OLD, b"new"]
 
 
+def test_an_idle_log_is_looked_at_once_for_each_time_that_it_is_opened(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved(settings)
+    looked: list[int] = []
+    row = Mover._row
+    monkeypatch.setattr(Mover, "_row", lambda *asked: looked.append(asked[2]) or row(*asked))
+    with frazil.open(settings) as storage:
+        storage.topic(ORDERS)
+        source = Source(storage)
+        mover = mover_of(settings, source)
+        for _ in range(3):
+            mover.tick()
+        assert len(looked) == len(source.logs())
+    with frazil.open(settings) as storage:
+        source.storage = storage
+        for _ in range(3):
+            mover.tick()
+        assert len(looked) == 2 * len(source.logs())
+
+
 def test_a_log_that_went_back_is_seen_where_an_older_mover_recorded_nothing(settings: Settings) -> None:
     repaired(settings)
     table = open_catalog(settings).load_table(("shop", "orders"))
