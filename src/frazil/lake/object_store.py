@@ -44,6 +44,7 @@ def _own_properties(store: ObjectStoreSettings) -> dict[str, str]:
 def _s3(store: ObjectStoreSettings) -> dict[str, str]:
     return given(
         {
+            "py-io-impl": _FILE_IO,
             "s3.endpoint": store.endpoint,
             "s3.region": store.region,
             "s3.access-key-id": secret(store.access_key_id),

@@ -46,10 +46,13 @@ TABLE_PROPERTIES = {
     "commit.retry.num-retries": "20",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
-    "write.metadata.metrics.column._payload": "counts",
 }
-"""Few metadata files however many commits, and no statistics of bytes that nobody filters by. A compaction that meets
-the mover's commits tries more often than the four times that are usual."""
+"""Few metadata files however many commits. A compaction that meets the mover's commits tries more often than the four
+times that are usual."""
+
+METRICS = {"_payload": {"write.metadata.metrics.column._payload": "counts"}}
+"""By column: no statistics of bytes that nobody filters by. Iceberg's own library changes no property of a table that
+names a column which is not there."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -124,7 +127,10 @@ def _create(catalog: Catalog, name: TableName, schema: Schema, location: str | N
     So every commit of rows has a parent to be pinned to. "There is no snapshot yet" would not do: Nessie does not
     check it, and takes a second first commit for the table's whole content.
     """
-    transaction = catalog.create_table_transaction(name.identifier, schema, location, spec, properties=TABLE_PROPERTIES)
+    properties = dict(TABLE_PROPERTIES)
+    for column in METRICS.keys() & set(schema.column_names):
+        properties |= METRICS[column]
+    transaction = catalog.create_table_transaction(name.identifier, schema, location, spec, properties=properties)
     with transaction.update_snapshot().fast_append():
         pass
     catalog.commit_table(transaction._table, (AssertCreate(),), transaction._updates)
