@@ -50,10 +50,11 @@ format: setup ## Put the code in order
 	@$(BIN)/ruff format
 
 .PHONY: bench
-bench: setup ## Measure the log beside the limits of this machine's disk, the mover beside Spark's own append, reading beside PyArrow and DuckDB, the broker beside bare gRPC, the client beside Redis and NATS
+bench: setup ## Measure the log beside the limits of this machine's disk, the mover beside Spark's own append and on S3 beside local files, reading beside PyArrow and DuckDB, the broker beside bare gRPC, the client beside Redis and NATS
 	@sh scripts/parts.sh bench
 	@$(BIN)/python bench/log.py
 	@$(BIN)/python bench/lake.py
+	@$(BIN)/python bench/lake.py --s3
 	@$(BIN)/python bench/reading.py
 	@$(BIN)/python bench/spark_source.py
 	@$(BIN)/python bench/broker.py

@@ -15,7 +15,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
-from topic_history import TOPIC, History
+from topic_history import CONFIG, TOPIC, History
 
 import frazil
 from frazil.core.coverage import without
@@ -150,7 +150,9 @@ class Readers:
     # --- the Spark source, as Spark drives it
 
     def source_options(self, **given: str) -> dict[str, str]:
-        return {"subscribe": TOPIC, "data": str(self._of.settings.data), **given}
+        data = self._of.settings.data
+        assert data is not None
+        return {"subscribe": TOPIC, "data": str(data), "config": str(data.parent / CONFIG), **given}
 
     def spark_schema(self) -> StructType | None:
         """None where names differ in case alone: Spark can't tell the columns apart."""

@@ -51,8 +51,8 @@ PLAIN: list[Kind] = [
 def _nested(kind: Kind) -> list[Kind]:
     inner, values = kind
     some = st.none() | values
-    pair = pa.struct([("in-ner", inner), ("b", pa.int32())])
-    pairs = st.fixed_dictionaries({"in-ner": some, "b": st.none() | st.just(7)})
+    pair = pa.struct([("in-ner", inner), ("bb", pa.int32())])
+    pairs = st.fixed_dictionaries({"in-ner": some, "bb": st.none() | st.just(7)})
     named = st.sampled_from("abc")
     return [
         (pa.list_(inner), st.lists(some, max_size=3)),

@@ -16,7 +16,7 @@ STEPS = st.lists(st.sampled_from(LOG_STEPS + TABLE_STEPS + LOSING_STEPS), min_si
 @pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
 @pytest.mark.timeout(3_600)
 @settings(
-    max_examples=settings().max_examples // 8,
+    max_examples=settings().max_examples // 12,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.generate],  # to shrink an example takes minutes

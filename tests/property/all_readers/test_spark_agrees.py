@@ -78,6 +78,7 @@ def session(spark: SparkSession) -> SparkSession:
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
+@pytest.mark.filterwarnings("ignore:Merge on read is not yet supported")  # by PyIceberg
 @pytest.mark.timeout(3_600)
 @settings(
     max_examples=max(1, settings().max_examples // 80),

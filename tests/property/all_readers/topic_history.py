@@ -29,6 +29,8 @@ from parts.table_rewrites import expire, remove_unneeded_files, rewrite
 
 TOPIC = "/shop/orders"
 TABLE = TableName("shop", "orders")
+CONFIG = "frazil.yaml"
+"""Beside the data folder: what another process, as Spark's, must be told of the lake."""
 KEYS = st.none() | st.sampled_from([b"a", b"", b"\xff"])
 
 LOG_STEPS = ["publish", "publish", "move", "move", "empty", "widen", "again"]
@@ -224,6 +226,7 @@ def history_of(kind: TableKind, data: str = "da[t]a", catalog: str = "frazil") -
     with tempfile.TemporaryDirectory() as folder:
         own = {} if kind.partitioning is None else {TOPIC: {"partitioning": list(kind.partitioning)}}
         wal = {"max_file_size": 64 * 1024, "cache_capacity": 0}
+        (Path(folder) / CONFIG).write_text(f"catalog:\n  name: {catalog}\n", encoding="utf-8")
         ours = make_settings({"data": Path(folder) / data, "wal": wal, "topics": own, "catalog": {"name": catalog}})
         with frazil.open(ours) as storage:
             storage.guards = [Floor()]

@@ -83,3 +83,11 @@ def test_a_log_that_the_table_has_nothing_of_yet_is_accepted_as_its_own_partitio
     move(tables, 0, 10)
     assert accept(tables._catalog, NAME, "other", 70, "word", partition=1) == 70
     assert logs(tables._catalog.load_table(NAME.identifier)) == {"log": 0, "other": 1}
+
+
+def test_a_log_whose_offsets_the_rows_of_an_earlier_one_have_is_not_accepted(tables: TableStore) -> None:
+    move(tables, 0, 10)
+    before = tables._catalog.load_table(NAME.identifier).metadata
+    with pytest.raises(frazil.TableRefused, match="holds the rows of an earlier topic of that name"):
+        accept(tables._catalog, NAME, "other", 70, "word")
+    assert tables._catalog.load_table(NAME.identifier).metadata == before
