@@ -31,6 +31,7 @@ class EveryReader:
     def __init__(self, settings: Settings, topic: frazil.Topic, config: Path | None = None) -> None:
         self._settings = settings
         self._topic = topic
+        self.name = table_of(topic.log.name)[0]
         self._place = {"config": str(config)} if config else {"data": str(settings.data)}
 
     def rows(self, face: str, start: int = 0) -> Rows:
@@ -58,8 +59,8 @@ class EveryReader:
         return [(row["offset"], row["value"]) for batch in batches for row in batch.to_pylist()]
 
     def _sql(self, start: int) -> Rows:
-        name = table_of(self._topic.log.name)[0]
-        query = f'select _offset, _payload from "{name.namespace}"."{name.table}" where _offset >= {start} order by 1'
+        table = f'"{self.name.namespace}"."{self.name.table}"'
+        query = f"select _offset, _payload from {table} where _offset >= {start} order by 1"
         with SqlSession(self._settings, FileView(self._settings)) as session:
             batches = list(session.run(query).batches)
         return [(row["_offset"], row["_payload"]) for batch in batches for row in batch.to_pylist()]

@@ -67,6 +67,19 @@ def test_files_that_do_not_speak_for_themselves(ask: Ask, topic: frazil.Topic, m
     assert ask("select count(*), count(distinct _offset) from shop.orders") == [(5_000, 5_000)]
 
 
+def test_partitions_in_one_file_are_counted_and_then_queried(
+    ask: Ask, storage: frazil.Storage, mover: HandMover
+) -> None:
+    """As a compaction leaves them: statistics can't tell, so the rows are looked at before the query runs."""
+    for number in range(2):
+        topic = storage.topic(f"/shop/many-part-{number}")
+        publish(topic, 100)
+        mover.move(topic)
+    table = mover.table(topic)
+    rewrite(table, rows_of(table, [("_topic_partition", "ascending"), ("_offset", "ascending")]), [])
+    assert ask("select _topic_partition, count(*) from shop.many group by 1 order by 1") == [(0, 100), (1, 100)]
+
+
 def test_the_past(ask: Ask, topic: frazil.Topic, mover: HandMover) -> None:
     before = mover.table(topic).current_snapshot()
     assert before is not None
