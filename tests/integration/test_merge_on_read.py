@@ -1,4 +1,4 @@
-"""Rows deleted and updated beside their files, by Spark SQL with merge-on-read: everyone who reads a topic says the same.
+"""Rows deleted and updated by Spark SQL with merge-on-read: everyone who reads a topic says the same.
 
 What is gone is refused until a person accepts it, and then passed over by all. What was changed is shown as it is now,
 and `verify` tells it.
@@ -92,7 +92,7 @@ class World:
         accept(catalog, self.every.name, log.log_id, log.first_offset, str(uuid.uuid4()))
 
     def refuse_from(self, offset: int, start: int = 0) -> None:
-        """Every reader that comes to a row that is gone is refused there. SQL refuses the table at the first of them."""
+        """Every reader that comes to a row that is gone is refused there. SQL refuses all at the first of them."""
         for face in FACES if not start else FACES[:-1]:
             with pytest.raises(REFUSED) as refused:
                 self.every.rows(face, start)

@@ -18,7 +18,7 @@ from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import DataScan, FileScanTask, Table
 
-from frazil.core.errors import FrazilError, InvalidInput, LakeUnavailable, TableDamaged
+from frazil.core.errors import FrazilError, InvalidInput, LakeUnavailable, TableDamaged, TryLater
 from frazil.core.offsets import OffsetRange
 from frazil.core.rows import OFFSET
 from frazil.lake.duck_columns import duck_types, has_structs
@@ -59,8 +59,8 @@ class Queryable:
     """Offsets that may not be there once each, as far as the statistics of the files say."""
     row_bytes: int = 0
     """The mean size of a row in its files, compressed."""
-    lost: Callable[[], tuple[int, str] | None] = lambda: None
-    """The first file that is not as it was written, its lowest offset and what is wrong: asked when a query fails."""
+    lost: Callable[[], FrazilError | None] = lambda: None
+    """What is wrong with the first file that is not as it was written: asked when a query fails."""
 
 
 def queryable(
@@ -133,7 +133,7 @@ def _found(table: Table, scan: DataScan, held: HeldRows) -> Queryable:
         filtered=choice.filtered,
         doubtful=choice.doubtful,
         row_bytes=_row_bytes(choice.tasks),
-        lost=lambda: _lost(ours, choice.tasks),
+        lost=lambda: _lost(ours, scan.snapshot_id, choice.tasks),
     )
     paths = _local_paths(table, projection, choice.tasks)
     types = duck_types(projection) if paths else None
@@ -147,19 +147,29 @@ def _found(table: Table, scan: DataScan, held: HeldRows) -> Queryable:
 
 
 def _missing(table: Table, partition: int, gap: OffsetRange) -> TableDamaged:
-    name = TableName(".".join(table.name()[:-1]), table.name()[-1])
+    name = _name(table)
     why = f"offsets {gap.start} up to {gap.end} are missing"
     return TableDamaged(str(topic_of(name, partition)), str(name), gap.start, why)
 
 
-def _lost(table: Table, tasks: Sequence[FileScanTask]) -> tuple[int, str] | None:
+def _lost(table: Table, snapshot_id: int | None, tasks: Sequence[FileScanTask]) -> FrazilError | None:
+    """A file that the table no longer names was replaced and removed since the query was planned: no row is missing."""
     column = table.schema().find_field(OFFSET.name) if OFFSET.name in table.schema().column_names else None
     for task in tasks:
         why = _wrong(table, task.file)
         if why is not None:
+            name = _name(table)
+            if not _is_named(table.catalog.load_table(table.name()), snapshot_id, task.file.file_path):
+                return TryLater(f"{name}: files were replaced and removed while the query ran; run it again")
             low = None if column is None else bounds(task.file, column)[0]
-            return low or 0, f"{task.file.file_path}: {why}"
+            return TableDamaged(str(topic_of(name, 0)), str(name), low or 0, f"{task.file.file_path}: {why}")
     return None
+
+
+def _is_named(now: Table, snapshot_id: int | None, path: str) -> bool:
+    if snapshot_id is not None and now.snapshot_by_id(snapshot_id) is None:
+        return False
+    return any(task.file.file_path == path for task in now.scan(snapshot_id=snapshot_id).plan_files())
 
 
 def _wrong(table: Table, file: DataFile) -> str | None:
@@ -168,6 +178,10 @@ def _wrong(table: Table, file: DataFile) -> str | None:
     except FileNotFoundError:
         return "it is not there any more"
     return None if size == file.file_size_in_bytes else f"it has {size} bytes of {file.file_size_in_bytes}"
+
+
+def _name(table: Table) -> TableName:
+    return TableName(".".join(table.name()[:-1]), table.name()[-1])
 
 
 def _row_bytes(tasks: Sequence[FileScanTask]) -> int:

@@ -146,6 +146,6 @@ def _fetch(self: ManifestFile, io: FileIO, discard_deleted: bool = True) -> list
 
 def read_whole() -> None:
     """Let PyIceberg read manifests and lists so in this process."""
-    pyiceberg.manifest.AvroFile = _WholeAvroFile  # type: ignore[misc]
+    pyiceberg.manifest.AvroFile = _WholeAvroFile  # type: ignore[attr-defined]
     Snapshot.manifests = _manifests  # type: ignore[method-assign]
     ManifestFile.fetch_manifest_entry = _fetch  # type: ignore[method-assign]

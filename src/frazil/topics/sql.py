@@ -28,7 +28,6 @@ from frazil.core.errors import (
     QueryTooLarge,
     RowsMissing,
     TableAhead,
-    TableDamaged,
     TableRefused,
 )
 from frazil.core.names import TopicName
@@ -92,7 +91,7 @@ class SqlSession:
         self._as_of = as_of or AsOf()
         self._confined = confined
         self._paths: list[str] = []
-        self._tables: list[tuple[TableName, Queryable]] = []
+        self._tables: list[Queryable] = []
         self._doubts: list[Doubt] = []
         self._failed: FrazilError | None = None
         self._row_bytes = 0
@@ -169,10 +168,7 @@ class SqlSession:
         """The error of the table that a query failed of, if it was that."""
         if self._failed is not None or not isinstance(error, _PERHAPS_OF_A_FILE):
             return self._failed
-        for name, table in self._tables:
-            if (lost := table.lost()) is not None:
-                return TableDamaged(str(topic_of(name, 0)), str(name), *lost)
-        return None
+        return next((lost for table in self._tables if (lost := table.lost()) is not None), None)
 
     def _too_large(self, text: str) -> QueryTooLarge:
         if "max_temp_directory_size" in text:
@@ -258,7 +254,7 @@ class SqlSession:
     def _table_part(self, name: TableName, table: Queryable, shown: Mapping[str, str]) -> Part:
         """What to select from: the files themselves where DuckDB can read them."""
         self._row_bytes = max(self._row_bytes, UNPACKED_FACTOR * table.row_bytes)
-        self._tables.append((name, table))
+        self._tables.append(table)
         names = table.schema.names
         own = {column: shown[column] for column in names}
 

@@ -18,6 +18,7 @@ from frazil.lake.accept import accept
 from frazil.topics.logs import FileView
 from frazil.topics.sql import AsOf, SqlSession
 from parts.moving import HandMover
+from parts.table_rewrites import expire, remove_unneeded_files
 
 Ask = Callable[..., list[tuple[object, ...]]]
 
@@ -78,6 +79,26 @@ def test_partitions_in_one_file_are_counted_and_then_queried(
     table = mover.table(topic)
     rewrite(table, rows_of(table, [("_topic_partition", "ascending"), ("_offset", "ascending")]), [])
     assert ask("select _topic_partition, count(*) from shop.many group by 1 order by 1") == [(0, 100), (1, 100)]
+
+
+def test_files_that_were_compacted_and_removed_under_a_query_are_no_damage(
+    ask: Ask, settings: Settings, topic: frazil.Topic, mover: HandMover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at the table and the query. Asked again, it has all rows."""
+    query = "select count(*), count(distinct _offset) from shop.orders"
+    with SqlSession(settings, FileView(settings)) as session:
+        lock = session._lock
+
+        def compact_first() -> None:
+            lock()
+            rewrite(mover.table(topic), rows_of(mover.table(topic), [("_offset", "ascending")]), [])
+            expire(mover.table(topic), 1)
+            assert remove_unneeded_files(mover.table(topic)) > 0
+
+        monkeypatch.setattr(session, "_lock", compact_first)
+        with pytest.raises(frazil.TryLater, match="run it again"):
+            list(session.run(query).batches)
+    assert ask(query) == [(5_000, 5_000)]
 
 
 def test_the_past(ask: Ask, topic: frazil.Topic, mover: HandMover) -> None:
