@@ -163,9 +163,9 @@ def _got(files: pyarrow.fs.S3FileSystem, key: str, at: int, length: int) -> int:
 
 
 PARTS: dict[str, Callable[[Path, Lake, int], list[Figure]]] = {
-    "moving": lambda where, lake, share: moving(where, lake, 2_000_000 // share),
+    "moving": lambda where, lake, share: moving(where, lake, 2_000_000 // share, max(1, 3 // share)),
     "freshness": lambda where, lake, share: fresh(where, lake, 60.0 / share),
-    "cold": lambda where, lake, share: cold_read(where, lake, 2_000_000 // share),
+    "cold": lambda where, lake, share: cold_read(where, lake, 2_000_000 // share, max(1, 5 // share)),
 }
 
 

@@ -30,9 +30,9 @@ SPARK_STEPS = {
 }
 MERGE_ON_READ = "ALTER TABLE {catalog}.shop.orders SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')"
 
-STEPS = st.lists(
-    st.sampled_from([*LOG_STEPS, *TABLE_STEPS, *LOSING_STEPS, *SPARK_STEPS, *SPARK_STEPS]), min_size=3, max_size=6
-)
+HERE_STEPS = [step for step in (*LOG_STEPS, *TABLE_STEPS, *LOSING_STEPS) if step != "forget"]
+"""Iceberg's own library never forgets the schema of the current snapshot, and can't read a table without it."""
+STEPS = st.lists(st.sampled_from([*HERE_STEPS, *SPARK_STEPS, *SPARK_STEPS]), min_size=3, max_size=6)
 
 
 class SparkEngine:
