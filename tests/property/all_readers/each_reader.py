@@ -210,7 +210,7 @@ class Readers:
     def pyiceberg(self) -> Rows:
         table = self._of.table()
         assert table is not None
-        names = [self._of.ids.get(field.field_id, field.name) for field in table.schema().fields]
+        names = [self._of.ids.get(field.field_id, str(field.field_id)) for field in table.schema().fields]
         return self.counted(rows_of(table.scan().to_arrow().rename_columns(names)))
 
     def duckdb(self) -> Rows | None:

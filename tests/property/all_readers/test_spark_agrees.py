@@ -58,7 +58,7 @@ class SparkEngine:
         table = self._of.table()
         if readers.held() and table is not None:
             found = self.sql("SELECT * FROM {catalog}.shop.orders")
-            names = [self._of.ids.get(field.field_id, field.name) for field in table.schema().fields]
+            names = [self._of.ids.get(field.field_id, str(field.field_id)) for field in table.schema().fields]
             assert readers.counted(rows_of(found.rename_columns(names))) == readers.pyiceberg()
         schema = readers.spark_schema()
         if schema is not None:
