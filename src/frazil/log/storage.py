@@ -50,8 +50,7 @@ from frazil.log.topic import Topic
 from frazil.log.topic_log import TopicLog
 from frazil.log.uninterrupted import in_main_thread, is_call_unfinished, uninterrupted
 
-MAINTAIN_INTERVAL_MS = 5_000
-MAINTAIN_WAIT_SECONDS_MAX = 60.0
+MAINTAIN_INTERVAL_MS, MAINTAIN_WAIT_SECONDS_MAX = 5_000, 60.0
 
 _AT_ONCE_BYTES_MAX = 1 * MIB
 """A larger last segment takes longer to read than a hand-over between threads, and is read once."""
