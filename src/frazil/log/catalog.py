@@ -147,6 +147,8 @@ class TopicCatalog:
         self._updating = threading.Lock()
         self._spare = SpareRoom(disk, folder / SPARE_FILE)
         self._names: set[TopicName] = set()
+        self._unclear: set[TopicName] = set()
+        """Deletions that failed, of which it is not known whether they took effect."""
         self._partitions: Counter[TopicName] = Counter()
         self._folded: dict[str, set[TopicName]] = {}
         self.size_bytes = 0
@@ -159,13 +161,16 @@ class TopicCatalog:
         self._ends: dict[str, Any] = read_record(disk, folder / ENDS_FILE) or {}
 
     def __contains__(self, name: object) -> bool:
+        self._settle_deletions()
         return name in self._names
 
     def names(self) -> set[TopicName]:
+        self._settle_deletions()
         return set(self._names)
 
     def family(self, name: TopicName) -> set[TopicName]:
         """The topic that `name` is, or is a partition of, and its partitions: those of them that are there."""
+        self._settle_deletions()
         base = name.partition_of()[0]
         return {one for one in self._folded.get(str(base).lower(), ()) if one.partition_of()[0] == base}
 
@@ -251,7 +256,9 @@ class TopicCatalog:
         folder = self.folder(name)
         size = sum(entry.size_bytes for entry in self._disk.list(folder) if entry.name.endswith(SUFFIX))
         trash = self._folder / TRASH_FOLDER
+        self._unclear.add(name)
         self.with_spare_room(lambda: self._move_to_trash(folder, trash))
+        self._unclear.discard(name)
         self._discard(name)
         self._disk.sync_folder(folder.parent)
         self._disk.sync_folder(trash)
@@ -264,9 +271,23 @@ class TopicCatalog:
             try:
                 self._disk.rename(folder, trash / str(uuid.uuid4()))
             except OSError:
-                if any(entry.name == folder.name for entry in self._disk.list(folder.parent)):
+                if self._is_there(folder):
                     raise
                 # it took effect all the same: the topic is gone, and must not be listed any longer
+
+    def _settle_deletions(self) -> None:
+        """Ask the disk what became of deletions that failed, until it answers: the topic is wholly there or gone."""
+        for name in list(self._unclear):
+            try:
+                is_there = self._is_there(self.folder(name))
+            except OSError:
+                continue  # asked again with the next call
+            self._unclear.discard(name)
+            if not is_there:
+                self._discard(name)
+
+    def _is_there(self, folder: Path) -> bool:
+        return any(entry.name == folder.name for entry in self._disk.list(folder.parent))
 
     def end_of(self, log_id: str) -> int:
         """An offset up to which the log is known to have been durable; 0 if nothing is known."""

@@ -93,6 +93,7 @@ class Scenario:
         """What can be seen between two steps. A folder that can't be opened is asked in the end."""
         with self.fault.paused():
             if self.world.storage is not None:
+                self.world.settle_deletions()  # the disk answers again
                 for name in self.world.logs:
                     self.world.check(name)
                     self.subscribers.check_kept(name)
