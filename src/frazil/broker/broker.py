@@ -40,7 +40,6 @@ from frazil.core.clock import Clock
 from frazil.core.errors import (
     Closed,
     CorruptLog,
-    FrazilError,
     InvalidInput,
     SchemaMismatch,
     SubscriptionNotFound,
@@ -118,10 +117,7 @@ class Broker:
         await self._places.close()
         for topic in self._topics.values():
             await topic.close()
-        try:
-            await self._progress.close()
-        except FrazilError as error:
-            _log.error("the last progress of subscriptions could not be stored, and is delivered again: %s", error)
+        await self._progress.close()
         self._records.close()
 
     async def store_again(self) -> None:

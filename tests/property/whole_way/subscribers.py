@@ -27,7 +27,7 @@ from frazil.meta.opening import open_meta
 NAME = "s"
 TAKE_SECONDS_MAX, LAST_TAKE_SECONDS_MAX = 0.3, 20.0
 SETTINGS = BrokerSettings(progress_flush_ms=60_000, max_unacked_messages=1_000)
-"""Progress is stored when the broker closes."""
+"""Progress is stored when it is flushed, or when the broker closes."""
 
 
 @dataclass
@@ -90,6 +90,7 @@ class Subscribers:
             for offset, _ in await self._take(broker, topic, lambda found: len(found) == count, TAKE_SECONDS_MAX):
                 promised.unknown.add(offset)
                 broker.subscription(topic, NAME).ack(offset)
+            await broker._progress.flush()  # an error leaves it unknown what is stored; a close would only log it
 
         self._run(act)
         promised.acked |= promised.unknown
