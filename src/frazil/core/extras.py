@@ -36,12 +36,13 @@ def is_our_own(error: ModuleNotFoundError) -> bool:
     return (error.name or "").partition(".")[0] == "frazil"
 
 
-def _lake_unavailable(hint: str) -> FrazilError:
+def lake_unavailable(hint: str) -> FrazilError:
+    """The lake's own error, for readers and guards that must keep rows while it is away."""
     return LakeUnavailable("catalog", *hint.split(": ", 1))
 
 
 @contextlib.contextmanager
-def needs(error: Callable[[str], Exception] = _lake_unavailable) -> Iterator[None]:
+def needs(error: Callable[[str], Exception] = lake_unavailable) -> Iterator[None]:
     """Imports in this block that find no module raise `error` with the command that installs it."""
     try:
         yield

@@ -15,7 +15,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import QueuePool
 
 from frazil.core.errors import LakeUnavailable
-from frazil.core.extras import install_hint
+from frazil.core.extras import install_hint, lake_unavailable
 from frazil.core.lake_settings import CatalogType, ObjectStoreType
 from frazil.core.modes import make_private_file, make_private_folder
 from frazil.core.settings import Settings
@@ -58,8 +58,7 @@ def open_catalog(settings: Settings) -> Catalog:
         catalog = _load(settings)
     except (ModuleNotFoundError, NotInstalledError) as error:
         missing = error.__cause__ if isinstance(error, NotInstalledError) else error  # the cause names the module
-        hint = install_hint(getattr(missing, "name", None))
-        raise LakeUnavailable("catalog", *hint.split(": ", 1)) from None
+        raise lake_unavailable(install_hint(getattr(missing, "name", None))) from None
     except Exception as error:
         raise LakeUnavailable("catalog", reason(error, known_properties(settings))) from error
     if isinstance(catalog, InMemoryCatalog):
