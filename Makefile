@@ -10,8 +10,9 @@ export PATH := $(PATH):/usr/sbin:/sbin
 unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
-WORKERS ?= 2
-PYTEST := $(BIN)/pytest -n $(WORKERS)
+WORKERS ?= 3
+# Tests that share an expensive part are a group, and run on one worker. Groups keep their order: quick tests first.
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 .PHONY: help
 help: ## Show what can be made
@@ -50,7 +51,7 @@ format: setup ## Put the code in order
 	@$(BIN)/ruff format
 
 .PHONY: bench
-bench: setup ## Measure the log beside the limits of this machine's disk, the mover beside Spark's own append and on S3 beside local files, reading beside PyArrow and DuckDB, the broker beside bare gRPC, the client beside Redis and NATS
+bench: setup ## Measure the log beside the limits of this machine's disk, the mover beside Spark's own append and on S3 beside local files, reading beside PyArrow and DuckDB, the broker beside bare gRPC, the client beside Redis and NATS, security beside none
 	@sh scripts/parts.sh bench
 	@$(BIN)/python bench/log.py
 	@$(BIN)/python bench/lake.py
@@ -59,6 +60,7 @@ bench: setup ## Measure the log beside the limits of this machine's disk, the mo
 	@$(BIN)/python bench/spark_source.py
 	@$(BIN)/python bench/broker.py
 	@$(BIN)/python bench/client.py
+	@$(BIN)/python bench/security.py
 
 .PHONY: soak
 soak: setup ## Publish and move for an hour, and see whether anything grows

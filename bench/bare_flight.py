@@ -8,8 +8,8 @@ import grpc
 import grpc.aio
 import uvloop
 
-from frazil.serve.flight import SERVICE
-from frazil.serve.flight_pb2 import PutResult
+from frazil.doors.flight.door import SERVICE
+from frazil.doors.flight.flight_pb2 import PutResult
 
 ANSWER = PutResult(app_metadata=b"{}").SerializeToString()
 

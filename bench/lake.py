@@ -25,15 +25,13 @@ from typing import Any
 import pyarrow as pa
 
 import frazil
-from frazil.core.clock import SystemClock
 from frazil.core.names import TopicName
 from frazil.core.settings import Settings, make_settings
-from frazil.lake.look import TableLook
-from frazil.lake.tables import table_of
+from frazil.doors.flight.door import flight_door
+from frazil.lake.tables.look import TableLook
+from frazil.lake.tables.schema import table_of
+from frazil.log.folder.ownership import published_addresses
 from frazil.log.info import log_info
-from frazil.log.ownership import told_where
-from frazil.serve.flight import flight_door
-from frazil.serve.movers import MoverActions
 from measure import Figure, folder, percentile, report
 
 MIB = 1024 * 1024
@@ -194,10 +192,9 @@ def _mover_beside(storage: frazil.Storage, settings: Settings, more: Mapping[str
     command = [sys.executable, "-m", "frazil", "pipeline", "run", "--data", str(settings.data)]
     interval = {"FRAZIL_WRITER__FLUSH_INTERVAL_MS": str(settings.writer.flush_interval_ms)}
     environment = {**os.environ, **interval, **more}
-    movers = MoverActions(settings, SystemClock())
     with (
-        flight_door(storage, settings.flight, movers) as door,
-        told_where(settings, {"flight": door.address}),
+        flight_door(storage, settings.flight, movers=True) as door,
+        published_addresses(settings, {"flight": door.address}),
     ):
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment)
         try:

@@ -21,12 +21,13 @@ import pyarrow as pa
 import frazil
 from frazil.core.clock import SystemClock
 from frazil.core.settings import Settings, make_settings
-from frazil.lake.catalog import catalog_properties, open_catalog
-from frazil.lake.store import TableStore
-from frazil.lake.tables import table_of
-from frazil.pipeline.mover import Mover
-from frazil.pipeline.source import OwnLogs
-from frazil.pipeline.spark import open_session, spark_place, warm_up
+from frazil.lake.catalogs.opening import catalog_properties, open_catalog
+from frazil.lake.tables.schema import table_of
+from frazil.lake.tables.store import TableStore
+from frazil.node.movers.log_source import OwnLogs
+from frazil.pipeline.move.mover import Mover
+from frazil.pipeline.spark.jobs import SparkJobs
+from frazil.pipeline.spark.session import open_session, spark_place, warm_up
 
 SAMPLE_SECONDS = 0.2
 
@@ -73,7 +74,9 @@ def main() -> None:
         settings = make_settings({**asked.get("settings", {}), "data": Path(asked["data"])})
         with frazil.open(settings) as storage, Memory() as memory:
             tables = tables_of(settings)
-            mover = Mover(settings, OwnLogs(storage), tables, session, SystemClock(), lambda _: None)
+            mover = Mover(
+                settings, OwnLogs(storage), tables, SparkJobs(session, settings), SystemClock(), lambda _: None
+            )
             for info in OwnLogs(storage).logs():  # as the peer's, the tables are there before the clock runs
                 tables.ensure(table_of(info.topic)[0], pa.ipc.read_schema(pa.py_buffer(info.stored_schema)))
             rows = commits = ticks = 0

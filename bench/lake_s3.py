@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 import frazil
 from frazil.core.settings import Settings, make_settings
-from frazil.lake.catalog import open_catalog
+from frazil.lake.catalogs.opening import open_catalog
 from frazil.log.info import log_info
 from lake import HERE, MESSAGE_BYTES, MIB, child, fill, freshness
 from measure import Figure, in_turns, seconds

@@ -25,10 +25,10 @@ import pyarrow.parquet as pq
 import frazil
 from frazil.core.names import TopicName
 from frazil.core.settings import Settings, make_settings
-from frazil.lake.catalog import open_catalog
-from frazil.lake.tables import table_of
-from frazil.topics.logs import FileView
-from frazil.topics.sql import SqlSession
+from frazil.lake.catalogs.opening import open_catalog
+from frazil.lake.tables.schema import table_of
+from frazil.node.query.session import SqlSession
+from frazil.node.tiers.logs import FileView
 from lake import BATCH, MESSAGE_BYTES, MIB, fill, messages
 from measure import Figure, Measure, folder, in_turns, report, seconds
 from table_only import make_cold, move_all

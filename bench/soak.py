@@ -29,7 +29,7 @@ from typing import Any
 
 import frazil
 from frazil.core.settings import Settings
-from frazil.lake.catalog import open_catalog
+from frazil.lake.catalogs.opening import open_catalog
 from measure import Figure, folder, percentile, report
 from soak_processes import look_at_processes
 

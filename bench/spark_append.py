@@ -22,8 +22,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from frazil.core.disk import LocalDisk
 from frazil.core.offsets import OffsetRange
 from frazil.core.rows import ENVELOPE, OFFSET
-from frazil.lake.tables import PARTITION, table_rows
-from frazil.log.ranges import read_range
+from frazil.lake.tables.schema import PARTITION, table_rows
+from frazil.log.read.ranges import read_range
 
 COLUMNS = pa.schema([OFFSET, PARTITION, *ENVELOPE])
 

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import frazil
 from frazil.core.settings import Settings, make_settings
-from frazil.lake.spark_catalog import spark_options
+from frazil.lake.catalogs.spark import spark_options
 from frazil.spark import register
 from lake import BATCH, JARS, MESSAGE_BYTES, child, messages
 from measure import Figure, folder, report

@@ -18,7 +18,8 @@ make_messages() {
 }
 
 make_messages src frazil/meta/etcd
-make_messages src frazil/serve/flight
-make_messages src frazil/serve/danube_admin
-make_messages src/frazil/serve/danube_proto DanubeApi
-make_messages src/frazil/serve/danube_proto SchemaRegistry
+make_messages src frazil/doors/flight/flight
+make_messages src frazil/doors/danube_admin/danube_admin
+make_messages src/frazil/doors/danube/proto DanubeApi
+make_messages src/frazil/doors/danube/proto DanubeAuth
+make_messages src/frazil/doors/danube/proto SchemaRegistry

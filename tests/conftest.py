@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from parts.groups import name_group, turn_of
 from parts.processes import SPARK_CONF
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -23,11 +23,11 @@ os.environ["SPARK_CONF_DIR"] = str(SPARK_CONF)
 
 pytest_plugins = ("parts.fixtures",)
 
-SLOW_FOLDERS = frozenset({"contract", "crash", "integration"})
-
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Stable, so that within each half the order stays random (or as asked for)."""
-    tests = Path(__file__).parent
-    items.sort(key=lambda item: item.path.relative_to(tests).parts[0] in SLOW_FOLDERS)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Stable, so that within each turn the order stays random (or as asked for)."""
+    items.sort(key=turn_of)
+    if getattr(config.option, "loadgroup", False):  # a worker of `--dist loadgroup`
+        for item in items:
+            name_group(item)

@@ -10,8 +10,8 @@
 
 `frazil.aio` has the same for asyncio.
 
-What stands on PyArrow, NumPy or Pydantic is imported by the first who names it: a command line that only asks a server,
-or a shell that completes a word, pays for none of them.
+Names that need PyArrow, NumPy or Pydantic are imported on first use: a command line that only asks a server, and shell
+completion, import none of them.
 """
 
 import pkgutil
@@ -30,6 +30,7 @@ from frazil.core.errors import (
     Fenced,
     FolderInUse,
     FrazilError,
+    GrantNotFound,
     HostRefused,
     IncompatibleSchema,
     InvalidInput,
@@ -50,6 +51,7 @@ from frazil.core.errors import (
     NamespaceExists,
     NamespaceInUse,
     NamespaceNotFound,
+    NewerFormat,
     NobodyLeads,
     NotInstalled,
     NotSupported,
@@ -59,14 +61,17 @@ from frazil.core.errors import (
     Overloaded,
     OwnerUnreachable,
     PartitioningDiffers,
+    PermissionDenied,
     ProducerFenced,
     QueryTooLarge,
     QueryTooLong,
+    QuotaExceeded,
     ResourcesExhausted,
     RevisionCompacted,
     RowsMissing,
     SchemaMismatch,
     SchemaNotFound,
+    SecurityOff,
     SequenceForgotten,
     SequenceGap,
     ServerNeeded,
@@ -87,6 +92,7 @@ from frazil.core.errors import (
     TopicInUse,
     TopicNotFound,
     TryLater,
+    Unauthenticated,
     UnknownClient,
     UsedAfterFork,
     ValueNotStorable,
@@ -101,12 +107,12 @@ if TYPE_CHECKING:
     from frazil.client.topic import RemoteTopic
     from frazil.core.rows import Message
     from frazil.core.settings import RetentionSettings, Settings, SyncMode, WalSettings
-    from frazil.log.publishing import Outgoing
     from frazil.log.stats import TopicStats
     from frazil.log.storage import Storage
     from frazil.log.topic import Topic
-    from frazil.topics.opening import open_topics as open  # noqa: A004 - `frazil.open` reads as it should
-    from frazil.topics.read_only import ReadOnlyStats, ReadOnlyStorage, ReadOnlyTopic, open_read_only
+    from frazil.log.write.publishing import Outgoing
+    from frazil.node.node import open_embedded as open  # noqa: A004 - `frazil.open` reads as it should
+    from frazil.node.read_only import ReadOnlyStats, ReadOnlyStorage, ReadOnlyTopic, open_read_only
 
 __version__ = "0.1.0"
 
@@ -123,6 +129,7 @@ __all__ = [
     "Fenced",
     "FolderInUse",
     "FrazilError",
+    "GrantNotFound",
     "HostRefused",
     "IncompatibleSchema",
     "InvalidInput",
@@ -144,6 +151,7 @@ __all__ = [
     "NamespaceExists",
     "NamespaceInUse",
     "NamespaceNotFound",
+    "NewerFormat",
     "NobodyLeads",
     "NotInstalled",
     "NotSupported",
@@ -155,10 +163,12 @@ __all__ = [
     "Overloaded",
     "OwnerUnreachable",
     "PartitioningDiffers",
+    "PermissionDenied",
     "ProducerFenced",
     "ProducerState",
     "QueryTooLarge",
     "QueryTooLong",
+    "QuotaExceeded",
     "ReadOnlyStats",
     "ReadOnlyStorage",
     "ReadOnlyTopic",
@@ -171,6 +181,7 @@ __all__ = [
     "RowsMissing",
     "SchemaMismatch",
     "SchemaNotFound",
+    "SecurityOff",
     "Sent",
     "SequenceForgotten",
     "SequenceGap",
@@ -197,6 +208,7 @@ __all__ = [
     "TopicNotFound",
     "TopicStats",
     "TryLater",
+    "Unauthenticated",
     "UnknownClient",
     "UsedAfterFork",
     "ValueNotStorable",
@@ -208,10 +220,10 @@ __all__ = [
 
 _LATER = {
     "Message": "frazil.core.rows:Message",
-    "Outgoing": "frazil.log.publishing:Outgoing",
-    "ReadOnlyStats": "frazil.topics.read_only:ReadOnlyStats",
-    "ReadOnlyStorage": "frazil.topics.read_only:ReadOnlyStorage",
-    "ReadOnlyTopic": "frazil.topics.read_only:ReadOnlyTopic",
+    "Outgoing": "frazil.log.write.publishing:Outgoing",
+    "ReadOnlyStats": "frazil.node.read_only:ReadOnlyStats",
+    "ReadOnlyStorage": "frazil.node.read_only:ReadOnlyStorage",
+    "ReadOnlyTopic": "frazil.node.read_only:ReadOnlyTopic",
     "RemoteStorage": "frazil.client.storage:RemoteStorage",
     "RemoteSubscription": "frazil.client.subscription:RemoteSubscription",
     "RemoteTopic": "frazil.client.topic:RemoteTopic",
@@ -224,11 +236,11 @@ _LATER = {
     "WalSettings": "frazil.core.settings:WalSettings",
     "aio": "frazil.aio",
     "connect": "frazil.client.storage:connect",
-    "open": "frazil.topics.opening:open_topics",
-    "open_read_only": "frazil.topics.read_only:open_read_only",
+    "open": "frazil.node.node:open_embedded",
+    "open_read_only": "frazil.node.read_only:open_read_only",
 }
 
-if not TYPE_CHECKING:  # a checker that saw this would believe in every name
+if not TYPE_CHECKING:  # a type checker would otherwise accept any name
 
     def __getattr__(name: str) -> object:
         if name not in _LATER:

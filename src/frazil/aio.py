@@ -1,4 +1,4 @@
-"""The log for asyncio: the same names as `frazil`, awaited. A thin face over the same threads.
+"""The log for asyncio: the same names as `frazil`, awaited. A thin layer over the same threads.
 
 storage = await frazil.aio.open("frazil-data")
 orders = await storage.topic("/default/orders")
@@ -23,19 +23,19 @@ from frazil.core.offsets import OffsetRange
 from frazil.core.rows import Message, to_messages
 from frazil.core.sequences import ProducerState, Sent
 from frazil.core.settings import Settings
-from frazil.log.awaited import AwaitedStorage, AwaitedTopic
-from frazil.log.group import call_on
-from frazil.log.positions import Start, needs_lookup
-from frazil.log.publishing import Outgoing
-from frazil.log.reader import BatchReader
+from frazil.log.aio_faces import AwaitedStorage, AwaitedTopic
+from frazil.log.read.positions import Start, needs_lookup
+from frazil.log.read.reader import BatchReader
 from frazil.log.stats import TopicStats
 from frazil.log.storage import Storage as _Storage
 from frazil.log.topic import Topic as _Topic
-from frazil.topics.opening import open_topics
-from frazil.topics.read_only import ReadOnlyBatches, ReadOnlyStats
-from frazil.topics.read_only import ReadOnlyStorage as _ReadOnlyStorage
-from frazil.topics.read_only import ReadOnlyTopic as _ReadOnlyTopic
-from frazil.topics.read_only import open_read_only as _open_read_only
+from frazil.log.write.group import call_on
+from frazil.log.write.publishing import Outgoing
+from frazil.node.node import open_embedded
+from frazil.node.read_only import ReadOnlyBatches, ReadOnlyStats
+from frazil.node.read_only import ReadOnlyStorage as _ReadOnlyStorage
+from frazil.node.read_only import ReadOnlyTopic as _ReadOnlyTopic
+from frazil.node.read_only import open_read_only as _open_read_only
 
 __all__ = [
     "ReadOnlyStorage",
@@ -54,12 +54,13 @@ __all__ = [
 async def open(  # noqa: A001 - as in `frazil`
     where: str | os.PathLike[str] | Settings | Mapping[str, Any] | None,
 ) -> Storage:
-    """Open a data folder, made if it is not there, by its name or by settings; `None` keeps everything in memory."""
-    return Storage(await asyncio.to_thread(open_topics, where))
+    """Open a data folder by name or by settings, creating it if it does not exist; `None` keeps
+    everything in memory."""
+    return Storage(await asyncio.to_thread(open_embedded, where))
 
 
 async def open_read_only(where: str | os.PathLike[str] | Settings | Mapping[str, Any]) -> ReadOnlyStorage:
-    """Topics as the catalog of the settings has them; nothing is made, owned or locked."""
+    """Read topics through the catalog of the settings; nothing is created, owned or locked."""
     return ReadOnlyStorage(await asyncio.to_thread(_open_read_only, where))
 
 
@@ -74,26 +75,26 @@ class Topic(AwaitedTopic[_Topic]):
     ) -> OffsetRange:
         """Append all or nothing, as one batch, and return its offsets once it is durable.
 
-        With `sent` the batch is numbered by its producer: the same one sent again is not stored again, and gets the
-        same offsets.
+        With `sent` the batch is numbered by its producer: a duplicate is not stored again, and gets the original
+        offsets.
         """
         return await self._published(messages, sent)
 
     async def open_producer(self, name: str, *, client: str | None = None) -> ProducerState:
-        """Take the name of a producer, durably, and learn where it stands; clients that had it are refused.
+        """Take the name of a producer, durably, and return its state; its previous clients are refused.
 
-        A `client` that opens it again by the same id goes on with the epoch that it has.
+        A `client` that opens it again with the same id keeps its epoch.
         """
         return await asyncio.to_thread(self._topic.open_producer, name, client=client)
 
     async def producer_state(self, name: str) -> ProducerState | None:
-        """What is remembered of a producer; None if it is not known, or no longer."""
+        """Return the state of a producer; None if it is unknown or forgotten."""
         return self._topic.producer_state(name)
 
     def read_batches(
         self, start: Start = "earliest", *, end: int | None = None, follow: bool = False
     ) -> AsyncIterator[pa.RecordBatch]:
-        """The same as Arrow batches, each row with its `_offset` and `_append_time`."""
+        """Read Arrow batches; each row has its `_offset` and `_append_time`."""
         if needs_lookup(self._topic.log, start):
             return self._batches(asyncio.to_thread(self._topic.read_batches, start, end=end, follow=follow))
         return self._batches(self._topic.read_batches(start, end=end, follow=follow))
@@ -116,7 +117,7 @@ class Topic(AwaitedTopic[_Topic]):
         return await asyncio.to_thread(self._topic.stats)
 
     async def _wait(self, reader: BatchReader) -> None:
-        """Register, look again, and only then wait: so no move of the end is missed."""
+        """Register, check again, and only then wait, so that no change of the end is missed."""
         more = asyncio.Event()
         tail = self._topic.log.tail
 
@@ -173,19 +174,20 @@ class ReadOnlyTopic:
     def read(
         self, start: Start = "earliest", *, end: int | None = None, follow: bool = False
     ) -> AsyncIterator[Message]:
-        """Messages from `start` up to `end`, or what the table has now; with `follow`, also all that it gets."""
+        """Read messages from `start` up to `end`, by default the table's current end; with
+        `follow`, also later ones."""
         self._topic.check_is_message_topic()
         return _TableMessages(self.read_batches(start, end=end, follow=follow))
 
     def read_batches(
         self, start: Start = "earliest", *, end: int | None = None, follow: bool = False
     ) -> AsyncIterator[pa.RecordBatch]:
-        """The same as Arrow batches, each row with its `_offset` and `_append_time`."""
+        """Read Arrow batches; each row has its `_offset` and `_append_time`."""
         return _TableBatches(lambda: self._topic.read_batches(start, end=end, follow=follow))
 
 
 class _TableBatches(AsyncIterator[pa.RecordBatch]):
-    """Not a generator, which would be over with the first error: this one can be asked again."""
+    """Not a generator, which would end with the first error: this iterator can be called again."""
 
     def __init__(self, make: Callable[[], ReadOnlyBatches]) -> None:
         self._make = make

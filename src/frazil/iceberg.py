@@ -1,12 +1,12 @@
-"""A storage that writes to Iceberg by itself, for asyncio: the log, the mover and progress of subscriptions in one.
+"""A storage for asyncio that writes to Iceberg: the log, the mover and the progress of subscriptions in one object.
 
 storage = await IcebergStorage.create("frazil-data")
 await storage.store("orders", [b"tea", b"milk"])
 async for message in storage.create_reader("orders", StartPosition.earliest()):
     ...
 
-A message is durable in the log when `store` returns, and in the table once the mover, a process beside this one, has
-moved it. Readers see it at once, each at its own pace: they read the log and the table, and no queue is between.
+A message is durable in the log when `store` returns, and in the table once the mover, a second process, has moved it.
+Readers see it at once, each at its own pace: they read the log and the table directly, without a queue.
 """
 
 from __future__ import annotations
@@ -35,21 +35,23 @@ from frazil.core.offsets import OffsetRange
 from frazil.core.rows import Message
 from frazil.core.sequences import ProducerState, Sent
 from frazil.core.settings import Settings, settings_of
-from frazil.lake.look import TableLook, TableState
-from frazil.lake.tables import table_of
-from frazil.log.ownership import told_where
-from frazil.log.positions import Start
-from frazil.log.publishing import Outgoing
+from frazil.doors.flight.door import flight_door
+from frazil.doors.tls import served_certificates
+from frazil.lake.tables.look import TableLook, TableState
+from frazil.lake.tables.schema import table_of
+from frazil.log.folder.ownership import published_addresses
+from frazil.log.read.positions import Start
 from frazil.log.stats import TopicStats, topic_figures
 from frazil.log.storage import Storage
 from frazil.log.topic import Topic as LogTopic
+from frazil.log.write.publishing import Outgoing
 from frazil.meta.opening import open_meta
 from frazil.meta.store import MetaStore
-from frazil.pipeline.requirements import check_tasks_reach_store, missing_part
-from frazil.serve.flight import flight_door
+from frazil.node.access.local_token import LocalToken
+from frazil.node.access.single_token import SingleTokenGate
+from frazil.node.node import open_node
+from frazil.pipeline.spark.requirements import check_tasks_reach_store, missing_part
 from frazil.serve.mover_process import MoverProcess
-from frazil.serve.movers import MoverActions
-from frazil.topics.opening import open_to_move
 
 __all__ = ["IcebergStorage", "StartPosition", "SubscriptionProgress", "SubscriptionReader", "TierStats"]
 
@@ -63,7 +65,7 @@ _SUBSCRIPTION = re.compile(r"[A-Za-z0-9_.-]{1,128}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class StartPosition:
-    """Where a reader starts."""
+    """The start position of a reader."""
 
     start: Start
 
@@ -86,7 +88,7 @@ class StartPosition:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionProgress:
-    """How far a subscription is: the next offset, and where the table has a row before it, if that is known."""
+    """The progress of a subscription: the next offset, and the table position of a row before it, if known."""
 
     offset: int
     snapshot_id: int | None = None
@@ -96,16 +98,16 @@ class SubscriptionProgress:
 
 @dataclass(frozen=True, slots=True)
 class TierStats(TopicStats):
-    """A `TopicStats`, with the names that this storage has always had for some of its figures."""
+    """A `TopicStats` with this storage's own names for some figures."""
 
     @property
     def message_count(self) -> int:
-        """All that can be read: `messages`."""
+        """All readable messages: `messages`."""
         return self.messages
 
     @property
     def bytes_stored(self) -> int:
-        """Those of the log: `bytes`."""
+        """Bytes in the log: `bytes`."""
         return self.bytes
 
     @property
@@ -114,7 +116,7 @@ class TierStats(TopicStats):
 
     @property
     def table_end(self) -> int:
-        """How far the table has the topic, as far as is known."""
+        """The known end of the topic's table."""
         table = self.tiers.table
         return 0 if table is None else table.end or 0
 
@@ -128,7 +130,7 @@ class TierStats(TopicStats):
 
 
 class IcebergStorage:
-    """Made by `create`. Topics without a namespace are of `/default`; one that is stored to is made."""
+    """Created by `create`. Topics without a namespace are in `/default`; storing to a topic creates it."""
 
     def __init__(self, settings: Settings, parts: _Parts) -> None:
         self._settings = settings
@@ -139,14 +141,14 @@ class IcebergStorage:
     async def create(
         cls, config: str | os.PathLike[str] | Settings | Mapping[str, Any], *, mover: bool = True
     ) -> IcebergStorage:
-        """Own the data folder of the settings. `mover=False` if rows are moved by another process, or not at all."""
+        """Own the data folder of the settings. Use `mover=False` if another process moves rows, or none does."""
         settings = settings_of(config)
         if settings.data is None:
             raise InvalidSettings("data: a storage that writes to Iceberg needs a data folder; name one")
         return cls(settings, await asyncio.to_thread(_started, settings, mover))
 
     async def initialize_topic(self, topic: str, *, schema: pa.Schema | None = None) -> None:
-        """Make the topic if it is not there. Storing to it does so too."""
+        """Create the topic if it does not exist. Storing to it does so too."""
         await self._topic(topic, schema=schema)
 
     async def store(
@@ -154,16 +156,16 @@ class IcebergStorage:
     ) -> OffsetRange:
         """Append all or nothing, and return the offsets once they are durable in the log.
 
-        With `sent`, sent again after a lost answer, they are stored once; see `open_producer`.
+        With `sent`, a batch that is sent again after a lost answer is stored once; see `open_producer`.
         """
         return await (await self._topic(topic)).publish_many(messages, sent=sent)
 
     store_messages = store
 
     async def open_producer(self, topic: str, name: str, *, client: str | None = None) -> ProducerState:
-        """Take the name of a producer, durably, and learn where it stands; clients that had it are refused.
+        """Take the name of a producer, durably, and return its state; its previous clients are refused.
 
-        A `client` that opens it again by the same id goes on with the epoch that it has.
+        A `client` that opens it again with the same id keeps its epoch.
         """
         return await (await self._topic(topic)).open_producer(name, client=client)
 
@@ -173,13 +175,13 @@ class IcebergStorage:
     def create_reader(
         self, topic: str, start: StartPosition | Start = "earliest", *, subscription: str | None = None
     ) -> SubscriptionReader:
-        """Messages from `start` on, and all that come. A subscription goes on where its progress was saved."""
+        """Read messages from `start` on, including later ones. A subscription continues from its saved progress."""
         if subscription is not None:
             _progress_key(subscription, _name(topic))
         return SubscriptionReader(self, topic, start.start if isinstance(start, StartPosition) else start, subscription)
 
     async def save_progress(self, subscription: str, topic: str, progress: SubscriptionProgress) -> None:
-        """Durable when it returns. Whoever saves last is believed, also if it went back."""
+        """Durable when it returns. The last writer wins, even if it moves back."""
         await asyncio.to_thread(_save, self._parts.meta, _progress_key(subscription, _name(topic)), progress)
 
     async def load_progress(self, subscription: str, topic: str) -> SubscriptionProgress | None:
@@ -188,7 +190,7 @@ class IcebergStorage:
         return None if found is None else _progress(json.loads(found.value))
 
     async def flush(self, topic: str | None = None, *, timeout_ms: int = FLUSH_MS_MAX) -> None:
-        """Wait until the table of the topic, or of all, has what is stored now; `TryLater` if it takes too long."""
+        """Wait until the table of the topic, or of all, has all stored rows; raises `TryLater` on timeout."""
         names = self._parts.storage.topics() if topic is None else [str(_name(topic))]
         moved = [name for name in names if self._settings.of_topic(TopicName.parse(name)).enabled]
         ends = await asyncio.to_thread(lambda: {name: self._log_topic(name).sync() for name in moved})
@@ -207,7 +209,8 @@ class IcebergStorage:
             await asyncio.sleep(LOOK_INTERVAL_MS / 1_000)
 
     async def shutdown(self) -> None:
-        """End the mover, sync the log, give the folder back. What is not in its table yet is moved the next time."""
+        """End the mover, sync the log, release the folder. Rows that are not in their table yet are moved the next
+        time."""
         await asyncio.to_thread(self._parts.close)
 
     async def __aenter__(self) -> Self:
@@ -237,7 +240,7 @@ class IcebergStorage:
         return TierStats(**topic_figures(self._log_topic(str(name)).log))
 
     def _behind(self, ends: dict[str, int]) -> dict[str, int]:
-        """The topics whose tables do not have so much yet, and how far they are."""
+        """Return the topics whose tables have not reached these ends, and their current ends."""
         look = TableLook(self._settings)
         states = {name: self._table(look, self._log_topic(name)).end or 0 for name in ends}
         return {name: end for name, end in states.items() if end < ends[name]}
@@ -250,7 +253,7 @@ class IcebergStorage:
 
 
 class SubscriptionReader(AsyncIterator[Message]):
-    """Messages in order, for one task. `offset` is the next one; `save` makes that the subscription's progress."""
+    """Messages in order, for one task. `offset` is the next one; `save` stores it as the subscription's progress."""
 
     def __init__(self, storage: IcebergStorage, topic: str, start: Start, subscription: str | None) -> None:
         self._storage = storage
@@ -268,7 +271,7 @@ class SubscriptionReader(AsyncIterator[Message]):
         return message
 
     async def save(self) -> None:
-        """All that was handed out is done with: the subscription goes on behind it, also after a crash."""
+        """Mark everything returned so far as done: the subscription continues after it, even after a crash."""
         if self._subscription is None:
             raise InvalidInput("subscription: this reader has none; name one in create_reader")
         if self.offset is not None:
@@ -283,7 +286,7 @@ class SubscriptionReader(AsyncIterator[Message]):
 
 
 class _Parts:
-    """What a storage is made of, ended together in the reverse of the order it was begun in."""
+    """The parts of a storage, closed together in reverse order."""
 
     def __init__(self, storage: Storage, meta: MetaStore, stack: contextlib.ExitStack) -> None:
         self.storage = storage
@@ -302,29 +305,43 @@ def _started(settings: Settings, mover: bool) -> _Parts:
     if missing is not None:
         raise SparkUnavailable(f"{missing}; mover=False does without")
     with contextlib.ExitStack() as stack:
-        storage = stack.enter_context(open_to_move(settings, moves=mover))
+        node = stack.enter_context(open_node(settings, moves=mover))
         meta = open_meta(settings)
         stack.callback(meta.close)
         if mover:
             any_port = {} if "port" in settings.flight.model_fields_set else {"port": 0}
             flight = settings.flight.model_copy(update=any_port)
-            door = stack.enter_context(flight_door(storage, flight, MoverActions(settings, SystemClock())))
-            stack.enter_context(told_where(settings, {"flight": door.address, "advertised": door.advertised}))
+            if settings.security.enabled:
+                node.gate = stack.enter_context(_gate_of_the_mover(settings.data))
+            door = stack.enter_context(flight_door(node, flight, movers=True))
+            addresses = {"flight": door.address, "advertised": door.advertised}
+            stack.enter_context(published_addresses(settings, {**addresses, **served_certificates(settings)}))
             command = [sys.executable, "-m", "frazil", "pipeline", "run", "--while-stdin"]
             command += ["--data", str(settings.data), "--config", str(stack.enter_context(_mover_settings(settings)))]
             moving = MoverProcess(command, SystemClock())
             moving.start()
             stack.callback(moving.stop)
-        return _Parts(storage, meta, stack.pop_all())
+        return _Parts(node.storage, meta, stack.pop_all())
+
+
+@contextlib.contextmanager
+def _gate_of_the_mover(folder: Path) -> Iterator[SingleTokenGate]:
+    """Only who can read the folder gets in: the mover finds the token there, as that of `frazil serve`."""
+    local = LocalToken(folder)
+    try:
+        yield SingleTokenGate(local.token)
+    finally:
+        local.remove()
 
 
 @contextlib.contextmanager
 def _mover_settings(settings: Settings) -> Iterator[Path]:
-    """The settings as a file for the mover, who starts anew whenever it dies. It may hold secrets: it is ours alone."""
+    """Write the settings to a file for the mover, which may restart. It may contain secrets: only this user can read
+    it."""
     assert settings.data is not None
     path = settings.data / MOVER_SETTINGS_FILE
     path.unlink(missing_ok=True)
-    values = settings.model_dump(exclude_unset=True, exclude={"data", "metadata"})  # which the mover has no use for
+    values = settings.model_dump(exclude_unset=True, exclude={"data", "metadata"})  # the mover does not use it
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8") as file:
         json.dump(values, file, default=_told_to_the_mover)
@@ -339,7 +356,7 @@ def _told_to_the_mover(value: object) -> str:
 
 
 def _name(topic: str) -> TopicName:
-    """`orders` is `/default/orders`."""
+    """Map `orders` to `/default/orders`."""
     return TopicName.parse(f"/default/{topic}" if isinstance(topic, str) and "/" not in topic else topic)
 
 
@@ -353,7 +370,7 @@ def _progress_key(subscription: str, name: TopicName) -> str:
 
 
 def _progress(stored: dict[str, Any]) -> SubscriptionProgress:
-    """A broker's own subscriptions are stored under the same key, with more that it needs."""
+    """The broker stores its own subscriptions under the same key, with more fields."""
     return SubscriptionProgress(
         stored["offset"], stored.get("snapshot_id"), stored.get("file"), stored.get("sequence_number")
     )

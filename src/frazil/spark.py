@@ -1,5 +1,5 @@
-"""Topics as a source of Spark: `register(spark)`, then `spark.read.format("frazil")` and `spark.readStream`."""
+"""The Spark source: `register(spark)`, then `spark.read.format("frazil")` and `spark.readStream`."""
 
-from frazil.pipeline.spark_source import register
+from frazil.pipeline.source.source import register
 
 __all__ = ["register"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from metas import KINDS, Place
 
-from frazil.core.metadata_settings import MetadataSettings, MetadataType
+from frazil.core.settings.metadata import MetadataSettings, MetadataType
 from frazil.meta.store import MetaStore
 from parts.etcd import Etcd, etcd_server
 

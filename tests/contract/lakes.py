@@ -15,12 +15,12 @@ from pyiceberg.table import Table
 
 from frazil.core.rows import ENVELOPE, OFFSET
 from frazil.core.settings import Settings
-from frazil.lake.catalog import open_catalog
-from frazil.lake.commit import Committed, Moved
-from frazil.lake.files import write_data_files
-from frazil.lake.store import TableStore
-from frazil.lake.tables import TableName, table_rows
-from frazil.lake.token import Token, read_token
+from frazil.lake.catalogs.opening import open_catalog
+from frazil.lake.commit.commit import Committed, Moved
+from frazil.lake.files.writer import write_data_files
+from frazil.lake.tables.schema import TableName, table_rows
+from frazil.lake.tables.store import TableStore
+from frazil.lake.tables.token import Token, read_token
 from parts.meddling import Meddling
 
 __all__ = ["Lake", "Meddling"]

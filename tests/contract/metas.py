@@ -12,8 +12,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from frazil.core.metadata_settings import MetadataSettings
 from frazil.core.settings import Settings
+from frazil.core.settings.metadata import MetadataSettings
 from frazil.meta.etcd import EtcdStore
 from frazil.meta.opening import META_FILE, open_meta
 from frazil.meta.sqlite import SqliteStore

@@ -11,7 +11,7 @@ import pytest
 
 from frazil.core.errors import LakeUnavailable
 from frazil.core.settings import Settings, make_settings
-from frazil.lake.check import check_lake
+from frazil.lake.catalogs.check import check_lake
 from parts.fixtures import LAKES
 from parts.nessie import Nessie
 from parts.postgres import ESCAPED, PASSWORD, Postgres

@@ -16,8 +16,8 @@ import pytest
 from metas import TTL_MS, Place
 
 import frazil
-from frazil.broker.claim import Claim, Held
-from frazil.core.process_identity import ProcessIdentity
+from frazil.broker.store.claim import Claim, Held
+from frazil.core.process.identity import ProcessIdentity
 from frazil.meta.broker_keys import OWNER, SESSION
 from frazil.meta.store import ABSENT, MetaStore
 from parts.processes import pause
@@ -69,6 +69,15 @@ def test_a_prefix_belongs_to_one_folder_for_good(place: Place, store: MetaStore)
         assert OWNER in e.value.message, "it says which key to delete if that folder is gone"
         assert other.get(SESSION) is None, "a claim that was refused leaves nothing"
         claim(place, other, "f").take()
+
+
+def test_records_of_a_newer_version_are_refused(place: Place, store: MetaStore) -> None:
+    store.put_all({OWNER: json.dumps({"folder": "f", "path": "p", "process": None, "format": 2}).encode()})
+    with (
+        opened(place) as other,
+        pytest.raises(frazil.NewerFormat, match="format version 2, and this one reads up to 1"),
+    ):
+        claim(place, other).take()
 
 
 def test_a_process_that_runs_keeps_others_out_at_once_and_one_that_was_killed_does_not(

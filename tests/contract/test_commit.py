@@ -20,18 +20,18 @@ from pyiceberg.transforms import BucketTransform
 from frazil.core.errors import LakeUnavailable, TableRolledBack
 from frazil.core.rows import ENVELOPE
 from frazil.core.settings import Settings
-from frazil.lake.commit import Moved
-from frazil.lake.tables import TABLE_PROPERTIES, add_columns
-from parts.fixtures import LAKES
+from frazil.lake.commit.commit import Moved
+from frazil.lake.tables.schema import TABLE_PROPERTIES, add_columns
+from parts.fixtures import LAKES, lakes_of
 
-WITH_HISTORY = tuple(kind for kind in LAKES if kind != "rest")
+WITH_HISTORY = lakes_of(*(kind for kind in LAKES if kind != "rest"))
 """Nessie keeps only the newest snapshot, so there is none to roll back to."""
 
-WITH_REFUSALS = tuple(kind for kind in LAKES if kind != "glue")
+WITH_REFUSALS = lakes_of(*(kind for kind in LAKES if kind != "glue"))
 """The stand-in for Glue does not look at the version that an update asks for, as Glue does: it can't referee a race."""
 
 
-@pytest.fixture(params=LAKES)
+@pytest.fixture(params=lakes_of(*LAKES))
 def lake(request: pytest.FixtureRequest, lake_settings: Callable[[str], Settings]) -> Lake:
     return Lake(request.param, lake_settings(request.param))
 
@@ -77,6 +77,7 @@ def test_two_may_make_the_same_table_at_once(lake: Lake) -> None:
     assert lake.offsets() == []
 
 
+@pytest.mark.parametrize("lake", LAKES, indirect=True)
 def test_rows_and_token_move_in_one_commit(lake: Lake) -> None:
     committed = lake.move(0, 10)
     assert [move.end for move in committed.mine] == [10]
@@ -113,6 +114,7 @@ def test_the_same_move_committed_twice_lands_once(lake: Lake) -> None:
     assert lake.exists(moved)
 
 
+@pytest.mark.parametrize("lake", LAKES, indirect=True)
 def test_of_two_writers_with_the_same_range_one_lands_and_the_others_files_go(lake: Lake) -> None:
     other = second_writer(lake)
     ours, theirs = lake.written(0, 10), other.written(0, 10)

@@ -50,7 +50,7 @@ def test_a_catalog_too_slow_is_asked_again_and_its_late_commit_lands_once(
     lake: Lake, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first request is given up; the proxy passes it on all the same, while we look and try again."""
-    monkeypatch.setattr("frazil.lake.rest.ANSWER_S_MAX", 2)
+    monkeypatch.setattr("frazil.lake.catalogs.rest.ANSWER_S_MAX", 2)
     moved = lake.written(5, 10)
     proxy.delay_s = 3.0
 

@@ -13,7 +13,7 @@ from lakes import Lake
 
 import frazil
 from frazil.core.settings import Settings, make_settings
-from frazil.lake.postgres import LOCK_WAIT_MS_MAX
+from frazil.lake.catalogs.postgres import LOCK_WAIT_MS_MAX
 from parts.in_process import MoverHere
 from parts.postgres import ESCAPED, USER, Postgres
 from parts.postgres_proxy import COMMIT, FAULTS, PostgresProxy, postgres_proxy
@@ -27,8 +27,8 @@ ANSWER_S, IDLE_MS = 0.6, 300
 
 @pytest.fixture
 def proxy(postgres_server: Postgres, monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresProxy]:
-    monkeypatch.setattr("frazil.lake.postgres.ANSWER_S_MAX", ANSWER_S)
-    monkeypatch.setattr("frazil.lake.postgres.IDLE_IN_TRANSACTION_MS_MAX", IDLE_MS)
+    monkeypatch.setattr("frazil.lake.catalogs.postgres.ANSWER_S_MAX", ANSWER_S)
+    monkeypatch.setattr("frazil.lake.catalogs.postgres.IDLE_IN_TRANSACTION_MS_MAX", IDLE_MS)
     with postgres_proxy(postgres_server.port) as proxy:
         yield proxy
 
@@ -98,7 +98,7 @@ def test_a_client_that_stops_before_its_commit_does_not_hold_up_another(
     settings: Settings, proxy: PostgresProxy, postgres_server: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its change is made and not committed, which locks the table's row: the server ends its session."""
-    monkeypatch.setattr("frazil.lake.postgres.ANSWER_S_MAX", 600)
+    monkeypatch.setattr("frazil.lake.catalogs.postgres.ANSWER_S_MAX", 600)
     lake = Lake("postgres", settings)
     lake.move(0, 5)
     other = Lake("postgres", behind(settings, postgres_server.port), lake.name, lake.log_id)

@@ -12,7 +12,7 @@ from metas import Place, add_in_process, add_one
 
 import frazil
 from frazil.meta.sqlite import SqliteStore
-from frazil.meta.store import ABSENT, KEY_BYTES_MAX, VALUE_BYTES_MAX, Entry, MetaStore
+from frazil.meta.store import ABSENT, KEY_BYTES_MAX, VALUE_BYTES_MAX, MetaStore, StoredEntry
 from frazil.testing import FakeClock
 
 
@@ -26,7 +26,7 @@ def test_a_value_is_there_once_it_was_put(store: MetaStore) -> None:
     revision = store.put_if("/a", b"\0one", ABSENT)
     assert revision is not None
     assert revision > ABSENT
-    assert store.get("/a") == Entry("/a", b"\0one", revision)
+    assert store.get("/a") == StoredEntry("/a", b"\0one", revision)
 
 
 def test_only_who_knows_the_revision_changes_a_value(store: MetaStore) -> None:
@@ -39,7 +39,21 @@ def test_only_who_knows_the_revision_changes_a_value(store: MetaStore) -> None:
     assert second > first
     assert store.put_if("/a", b"late", first) is None
     assert store.delete("/a", first) is False
-    assert store.get("/a") == Entry("/a", b"two", second)
+    assert store.get("/a") == StoredEntry("/a", b"two", second)
+
+
+def test_what_is_put_with_a_key_is_put_if_that_is(store: MetaStore) -> None:
+    others = {f"/b/{number}": b"b" for number in range(250)}
+    first = store.put_if("/a", b"one", ABSENT, also=others)
+    assert store.get("/a") == StoredEntry("/a", b"one", first or 0)
+    assert {entry.key: entry.value for entry in store.list("/b/")} == others
+    assert store.put_if("/a", b"two", ABSENT, also={"/b/0": b"late", "/c": b"late"}) is None
+    assert store.get("/c") is None
+    assert {entry.key: entry.value for entry in store.list("/b/")} == others
+    assert store.put_if("/a", b"two", first or 0, also={"/b/0": b"new"}) is not None
+    found = store.get("/b/0")
+    assert found is not None
+    assert found.value == b"new"
 
 
 def test_a_key_made_again_has_no_revision_of_before(store: MetaStore) -> None:
@@ -66,7 +80,7 @@ def test_it_outlives_who_put_it(place: Place) -> None:
     revision = store.put_if("/a", b"one", ABSENT)
     store.close()
     again = place.open()
-    assert again.get("/a") == Entry("/a", b"one", revision)
+    assert again.get("/a") == StoredEntry("/a", b"one", revision)
     again.close()
     for call in (lambda: again.get("/a"), lambda: again.put_if("/a", b"", ABSENT), lambda: again.watch("/", 0)):
         with pytest.raises(frazil.Closed):
@@ -119,7 +133,7 @@ def test_a_file_of_the_first_version_is_taken_over(tmp_path: Path) -> None:
         """)
     old.close()
     store = SqliteStore(tmp_path / "meta.db")
-    assert store.snapshot("/").entries == [Entry("/a", b"one", 7)]
+    assert store.snapshot("/").entries == [StoredEntry("/a", b"one", 7)]
     assert store.put_if("/a", b"two", 7) == 10
     with store.watch("/", 9) as watch:
         assert watch.next() is not None
@@ -132,7 +146,7 @@ def test_a_file_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "meta.db") as new:
         new.execute("PRAGMA user_version = 99")
     new.close()
-    with pytest.raises(frazil.FrazilError, match=r"meta\.db was made by a newer Frazil \(version 99\)"):
+    with pytest.raises(frazil.NewerFormat, match=r"meta\.db was made by a newer Frazil \(format version 99, "):
         SqliteStore(tmp_path / "meta.db")
 
 

@@ -22,7 +22,7 @@ from frazil.core.settings import Settings
 from frazil.iceberg import IcebergStorage, SubscriptionProgress
 from frazil.meta.etcd import EtcdStore
 from frazil.meta.etcd_watch import range_end
-from frazil.meta.store import ABSENT, Change, Entry, MetaStore
+from frazil.meta.store import ABSENT, Change, MetaStore, StoredEntry
 from parts.etcd import PASSWORD, Etcd, etcd_cluster, etcd_server, gateway, turn_on_users
 from parts.etcd_proxy import EtcdProxy, proxy_before_etcd
 from parts.processes import free_port, pause
@@ -114,7 +114,7 @@ def test_a_cluster_without_a_majority_says_so_and_goes_on_when_it_has_one_again(
         two.kill()
         three.kill()
         started = time.monotonic()
-        with pytest.raises(frazil.MetadataUnavailable, match="whether the change was made is not known"):
+        with pytest.raises(frazil.MetadataUnavailable, match="whether the change was made is unknown"):
             store.put_if("/a", b"two", revision)
         with pytest.raises(frazil.MetadataUnavailable):
             store.get("/a")
@@ -163,7 +163,7 @@ def test_while_etcd_hangs_calls_end_in_time_and_then_work_again(own_etcd: Etcd) 
                 frazil.MetadataUnavailable, match=f"{own_etcd.endpoint} .*did not answer in time"
             ) as read:
                 store.get("/a")
-            with pytest.raises(frazil.MetadataUnavailable, match="whether the change was made is not known") as change:
+            with pytest.raises(frazil.MetadataUnavailable, match="whether the change was made is unknown") as change:
                 store.put_if("/a", b"two", revision)
             assert time.monotonic() - started < 5
         assert (read.value.unclear, change.value.unclear) == (False, True)
@@ -211,7 +211,7 @@ def pair(etcd: Etcd, proxy: EtcdProxy) -> Iterator[tuple[EtcdStore, EtcdStore]]:
         yield ours, sure
 
 
-def _until(look: Callable[[], Entry | None]) -> Entry:
+def _until(look: Callable[[], StoredEntry | None]) -> StoredEntry:
     for _ in range(1_000):
         with contextlib.suppress(frazil.MetadataUnavailable):
             found = look()
@@ -237,7 +237,7 @@ def test_a_call_that_never_arrived_is_made_once(pair: tuple[EtcdStore, EtcdStore
     proxy.lose_call()
     revision = ours.put_if("/a", b"one", ABSENT)
     assert proxy.lost == 1
-    assert sure.get("/a") == Entry("/a", b"one", revision or 0)
+    assert sure.get("/a") == StoredEntry("/a", b"one", revision or 0)
     assert _changes(sure, "/a") == [b"one"]
 
 
@@ -248,8 +248,8 @@ def test_a_change_whose_answer_was_lost_is_made_once_and_told(
     proxy.lose_answer(lambda: _until(lambda: sure.get("/a")))
     first = ours.put_if("/a", b"one", ABSENT)
     assert proxy.lost == 1
-    assert sure.get("/a") == Entry("/a", b"one", first or 0)
-    proxy.lose_answer(lambda: _until(lambda: None if sure.get("/a") else Entry("/a", b"", 0)))
+    assert sure.get("/a") == StoredEntry("/a", b"one", first or 0)
+    proxy.lose_answer(lambda: _until(lambda: None if sure.get("/a") else StoredEntry("/a", b"", 0)))
     assert ours.delete("/a", first or 0) is True
     assert proxy.lost == 2
     assert _changes(sure, "/a") == [b"one", None]
@@ -281,7 +281,7 @@ def test_it_is_told_as_not_made_if_another_with_the_same_value_was_quicker(
     proxy.lose_answer(lambda: None)
     assert ours.put_if("/a", b"same", ABSENT) is None
     assert proxy.lost == 1
-    assert sure.get("/a") == Entry("/a", b"same", first or 0)
+    assert sure.get("/a") == StoredEntry("/a", b"same", first or 0)
 
 
 def test_slips_are_not_seen_and_go_with_their_store(etcd: Etcd) -> None:

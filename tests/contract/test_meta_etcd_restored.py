@@ -10,7 +10,7 @@ from metas import opened, settings
 
 import frazil
 from frazil.meta.etcd_watch import range_end
-from frazil.meta.store import ABSENT, Change, Entry
+from frazil.meta.store import ABSENT, Change, StoredEntry
 from parts.etcd import PASSWORD, Etcd, gateway, turn_on_users
 from parts.etcd_proxy import proxy_before_etcd
 
@@ -48,7 +48,7 @@ def test_a_change_that_a_restored_etcd_has_forgotten_is_not_told_as_made(own_etc
         made = store.put_if("/c", b"three", ABSENT)
         assert proxy.lost == 1
         assert made is not None
-        assert store.get("/c") == Entry("/c", b"three", made)
+        assert store.get("/c") == StoredEntry("/c", b"three", made)
         assert store.get("/b") is None
 
 

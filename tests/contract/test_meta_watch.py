@@ -14,7 +14,7 @@ from metas import TTL_MS, Place, add_in_process, add_one, hold
 
 import frazil
 from frazil.meta.sqlite import SqliteStore
-from frazil.meta.store import ABSENT, Change, Entry, Lease, MetaStore, Watch
+from frazil.meta.store import ABSENT, Change, Lease, MetaStore, StoredEntry, Watch
 from frazil.testing import FakeClock
 
 WAIT_MS = 20_000
@@ -188,7 +188,7 @@ def test_whoever_comes_next_ends_a_lease_that_is_due(embedded: SqliteStore, cloc
     lease = embedded.grant_lease(1_000)
     revision = put(embedded, "/a", b"one", lease)
     clock.advance(999_999)
-    assert embedded.get("/a") == Entry("/a", b"one", revision)
+    assert embedded.get("/a") == StoredEntry("/a", b"one", revision)
     clock.advance(1)
     assert embedded.get("/a") is None
     assert embedded.snapshot("/").revision == revision + 1
@@ -240,7 +240,7 @@ def test_a_store_behind_a_fence_changes_nothing_once_the_key_is_not_its_own(plac
             lambda: store.put_all({"/b": b"three"}),
             lambda: store.delete("/a", kept),
         ):
-            with pytest.raises(frazil.Fenced, match="/session is not held by this process any more"):
+            with pytest.raises(frazil.Fenced, match="/session is no longer held by this process"):
                 change()
     assert [(entry.key, entry.value) for entry in other.list("/")] == [
         ("/a", b"one"),

@@ -18,16 +18,16 @@ from frazil.core.errors import InvalidSettings, LakeUnavailable
 from frazil.core.rows import stored_schema
 from frazil.core.settings import Settings, make_settings
 from frazil.iceberg import IcebergStorage
-from frazil.lake import file_io
-from frazil.lake.check import ask_lake, check_lake
-from frazil.lake.commit import Moved
-from frazil.lake.files import DataFile, TableFiles, write_data_files
-from frazil.lake.history import TableHistories, TableHistory
-from frazil.lake.tables import table_rows
-from frazil.pipeline.runner import open_runner
+from frazil.lake.catalogs.check import check_lake, probe_lake
+from frazil.lake.commit.commit import Moved
+from frazil.lake.files import file_io
+from frazil.lake.files.writer import DataFile, TableFiles, write_data_files
+from frazil.lake.read.history import TableHistories, TableHistory
+from frazil.lake.tables.schema import table_rows
+from frazil.node.query.session import SqlSession
+from frazil.node.tiers.logs import FileView
+from frazil.pipeline.move.runner import open_runner
 from frazil.serve.process import serve_until_stopped
-from frazil.topics.logs import FileView
-from frazil.topics.sql import SqlSession
 from parts.azurite import ACCOUNT, KEY, Azurite, azurite, sas_token
 from parts.gcs import TOKEN, Gcs, gcs_server
 from parts.moving import HandMover
@@ -85,7 +85,7 @@ def payloads(rows: pa.Table) -> list[bytes]:
 def test_rows_are_moved_and_read_back(kind: str, settings_of: Callable[..., Settings]) -> None:
     settings = settings_of(kind, prefix="a/lake") if kind != "memory" else settings_of(kind)
     check_lake(settings)
-    ask_lake(settings, 30)
+    probe_lake(settings, 30)
     sent = [f"tea {number}".encode() for number in range(300)]
     with frazil.open(settings) as storage:
         topic, mover = storage.topic("/shop/orders"), HandMover(settings)

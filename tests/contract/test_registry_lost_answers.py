@@ -13,7 +13,7 @@ import pytest
 
 import frazil
 from frazil.core.clock import SystemClock
-from frazil.core.metadata_settings import MetadataSettings, MetadataType
+from frazil.core.settings.metadata import MetadataSettings, MetadataType
 from frazil.meta.etcd import EtcdStore
 from frazil.registry.registry import Registered, SchemaRegistry
 from frazil.registry.topics import TopicSchemas

@@ -16,7 +16,7 @@ from publisher import main, say, settings
 
 import frazil
 from frazil import ProducerState, Sent
-from frazil.log.group import Part
+from frazil.log.write.group import Part
 
 TOPIC = "/crash/numbered"
 WINDOW = 3

@@ -1,5 +1,5 @@
-"""Creates or deletes a topic with partitions on copies of a folder, by the broker, and is killed before the first step,
-the second, and so on until none is left.
+"""Creates, changes or deletes a topic on copies of a folder, and is killed before the first step, the second, and so on
+until none is left.
 
 Prints a line for each copy: its number, and whether the call came to its end.
 """
@@ -15,21 +15,25 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 import frazil
 from frazil.broker.broker import Broker
-from frazil.core.broker_settings import BrokerSettings
 from frazil.core.clock import SystemClock
 from frazil.core.disk import LocalDisk
 from frazil.core.names import TopicName
-from frazil.core.settings import Settings
+from frazil.core.settings import RetentionSettings, Settings
+from frazil.core.settings.broker import BrokerSettings
 from frazil.meta.opening import open_meta
 from frazil.meta.sqlite import SqliteStore
+from frazil.node.topics.topics import Topics
 
 DISK = ("open", "make_folder", "rename", "remove", "remove_folder", "sync_folder")
-STEPS = (
-    *((SqliteStore, name) for name in ("put_all", "delete_all")), *((LocalDisk, name) for name in DISK)
-)  # fmt: skip
+META = ("put_if", "put_all", "delete", "delete_all")
+STEPS = (*((SqliteStore, name) for name in META), *((LocalDisk, name) for name in DISK))
 PARTITIONS = 2
+COLUMNS = pa.schema([("amount", pa.int64())])
+HOUR = RetentionSettings(age_ms=3_600_000)
 
 
 def count_steps(steps: int) -> None:
@@ -57,11 +61,17 @@ async def act(data: Path, what: str, topic: TopicName, steps: int) -> None:
     with frazil.open(settings) as storage, contextlib.closing(open_meta(settings)) as meta:
         broker = Broker(storage, meta, BrokerSettings(progress_flush_ms=600_000), SystemClock())
         await broker.start()
+        await broker._directory._carrying  # type: ignore[misc]
+        topics = Topics(storage, lambda: broker)
         count_steps(steps)
         if what == "create":
             await broker.create_topics(topic, PARTITIONS, reliable=True, retention=None)
-        else:
+        elif what == "delete":
             await broker.delete_topic(topic, force=True)
+        elif what == "create-typed":
+            await topics.run(topics.create, topic, schema=COLUMNS)
+        elif what == "retention":
+            await topics.run(topics.set_retention, str(topic), HOUR)
         os._exit(0)
 
 

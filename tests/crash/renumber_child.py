@@ -24,12 +24,12 @@ from frazil.cli.main import main
 from frazil.core.disk import LocalDisk
 from frazil.core.names import TopicName
 from frazil.core.settings import Settings
-from frazil.lake.catalog import open_catalog
-from frazil.lake.token import ends
+from frazil.lake.catalogs.opening import open_catalog
+from frazil.lake.tables.token import ends
 from frazil.meta.broker_keys import progress_key
 from frazil.meta.opening import open_meta
 from frazil.meta.sqlite import SqliteStore
-from frazil.topics.renumber import renumber
+from frazil.node.renumber.renumber import renumber
 from parts.behind import OLD, ORDERS, by_reader, in_table, proof_of, settings_in, tick
 
 NAMES = ("make_folder", "rename", "remove", "remove_folder")

@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from frazil.pipeline.spark import SparkPlace, open_session
+from frazil.pipeline.spark.session import SparkPlace, open_session
 from frazil.spark import register
 
 TOPIC = "/crash/stream"

@@ -125,7 +125,7 @@ def crash(folder: Path, rounds: int) -> None:
 
 @pytest.mark.timeout(400)
 def test_nothing_acknowledged_is_lost_when_the_server_is_killed(tmp_path: Path) -> None:
-    crash(tmp_path, rounds=5)
+    crash(tmp_path, rounds=3)
 
 
 @pytest.mark.long

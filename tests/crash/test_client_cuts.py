@@ -12,7 +12,7 @@ import pytest
 
 import frazil
 from frazil.core.settings import FlightSettings
-from frazil.serve.flight import flight_door
+from frazil.doors.flight.door import flight_door
 from parts.cut_proxy import CutProxy, cut_proxy
 from parts.danube import Server
 from parts.processes import pause

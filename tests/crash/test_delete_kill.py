@@ -10,11 +10,11 @@ from pathlib import Path
 
 import frazil
 from frazil.broker.broker import Broker
-from frazil.broker.deleting import delete_with_records
 from frazil.broker.delivery.assignment import Kind
-from frazil.core.broker_settings import BrokerSettings
+from frazil.broker.topics.deleting import delete_with_records
 from frazil.core.clock import SystemClock
 from frazil.core.settings import Settings
+from frazil.core.settings.broker import BrokerSettings
 from frazil.meta.opening import open_meta
 from frazil.registry.registry import SchemaRegistry
 from frazil.registry.topics import TopicSchemas
@@ -48,7 +48,7 @@ def test_whatever_is_killed_leaves_nothing_that_a_later_topic_would_inherit(tmp_
     template = tmp_path / "template"
     asyncio.run(fill(Settings.of_folder(template)))
     of_other = stored(Settings.of_folder(template), OTHER)
-    assert len(of_other) == len(stored(Settings.of_folder(template), TOPIC)) == 9
+    assert len(of_other) == len(stored(Settings.of_folder(template), TOPIC)) == 10
     child = [sys.executable, str(Path(__file__).parent / "delete_child.py"), template, tmp_path / "copies", TOPIC]
     done = subprocess.run(child, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr

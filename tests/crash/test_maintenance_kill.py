@@ -10,13 +10,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+import frazil
 from frazil.core.disk import LocalDisk
 from frazil.core.names import TopicName
-from frazil.lake.catalog import open_catalog
-from frazil.lake.history import TableHistories
+from frazil.lake.catalogs.opening import open_catalog
+from frazil.lake.read.history import TableHistories
 from frazil.log.info import logs_from_files
-from frazil.topics.logs import FileView
-from frazil.topics.verify import verify
+from frazil.node.tiers.logs import FileView
+from frazil.node.verify.verify import verify
 from parts.movers import (
     TABLE,
     TOPIC,
@@ -24,12 +25,14 @@ from parts.movers import (
     assert_every_row_once,
     make_place,
     moved,
+    payload,
     process,
     publishing,
     run,
     told,
     wait_until,
 )
+from parts.moving import HandMover
 from parts.processes import part
 
 
@@ -74,12 +77,16 @@ def kill_rounds(folder: Path, rounds: int) -> None:
         assert mover.wait(60) == 0
         assert maintenance_of_nobody(folder)
     assert_every_row_once(place, count)
+    check_proof(place)
+    status = run(place, "pipeline", "status")
+    assert "maintenance: last at 20" in status.stdout, status.stdout
+
+
+def check_proof(place: Place) -> None:
     (info,) = logs_from_files(LocalDisk(), place.settings.log_folder)[0]
     history = TableHistories(place.settings).of(TopicName.parse(TOPIC), info.log_id)
     proof = verify(lambda: info, FileView(place.settings).read, history, lambda _: None)
     assert proof.proven, proof.problems
-    status = run(place, "pipeline", "status")
-    assert "maintenance: last at 20" in status.stdout, status.stdout
 
 
 def maintenance_of_nobody(folder: Path) -> bool:
@@ -90,6 +97,41 @@ def maintenance_of_nobody(folder: Path) -> bool:
 
 @pytest.mark.timeout(600)
 def test_a_killed_maintenance_harms_no_row(tmp_path: Path) -> None:
+    """By hand: rows are moved before it, while it runs and after it; the next one does what it left undone."""
+    rules = {"interval_seconds": 1, "files_min": 2, "jars": str(part("iceberg"))}
+    place, count = make_place(tmp_path / "data", tmp_path / "lake", maintenance=rules), 0
+    with frazil.open(place.settings) as storage:
+        topic, mover = storage.topic(TOPIC), HandMover(place.settings)
+
+        def move() -> None:
+            nonlocal count
+            topic.publish_many([payload(number) for number in range(count, count + 50)])
+            count += 50
+            assert mover.move(topic) == count
+
+        for _ in range(4):
+            move()
+        log = tmp_path / "maintain.log"
+        with process(place, log, "table", "maintain", "--progress-json") as killed:
+            wait_until(lambda: has_spark(killed), killed)
+            threading.Event().wait(random.Random().uniform(0, 6))  # from the start of Spark to behind its commits
+            killed.kill()
+        move()
+        done = run(place, "table", "maintain")
+        assert done.returncode == 0, done.stderr
+        move()
+        assert replaced(place) > 0
+    assert_every_row_once(place, count)
+    check_proof(place)
+
+
+def has_spark(process: subprocess.Popen[bytes]) -> bool:
+    return any(child.name() == "java" for child in psutil.Process(process.pid).children(recursive=True))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_maintenance_of_the_mover_that_is_killed_harms_no_row(tmp_path: Path) -> None:
     kill_rounds(tmp_path, rounds=1)
 
 

@@ -13,15 +13,15 @@ import pytest
 import frazil
 from frazil.broker.admin import BrokerAdmin
 from frazil.broker.broker import Broker
-from frazil.broker.consumer import Stream
 from frazil.broker.delivery.assignment import Kind
 from frazil.broker.delivery.own_policy import OwnPolicy
-from frazil.broker.subscription import Subscription
-from frazil.broker.topic import Outgoing
-from frazil.core.broker_settings import BrokerSettings
+from frazil.broker.subscriptions.consumer import Stream
+from frazil.broker.subscriptions.subscription import Subscription
+from frazil.broker.topics.topic import OutgoingMessage
 from frazil.core.clock import SystemClock
 from frazil.core.names import TopicName
 from frazil.core.rows import Origin
+from frazil.core.settings.broker import BrokerSettings
 from frazil.meta.sqlite import SqliteStore
 
 TOPIC = "/crash/orders"
@@ -56,7 +56,7 @@ class Served:
     async def send(self, count: int) -> None:
         producer = await self.broker.create_producer(TOPIC, "p", reliable=True)
         for _ in range(count):
-            await producer.topic.publish(Outgoing(b"x", None, {}, Origin("p", 1)))
+            await producer.topic.publish(OutgoingMessage(b"x", None, {}, Origin("p", 1)))
 
     async def connect(self) -> Stream:
         number = await self.broker.subscribe(TOPIC, "s", Kind.EXCLUSIVE, "c")

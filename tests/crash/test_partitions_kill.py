@@ -13,11 +13,11 @@ from pathlib import Path
 import frazil
 from frazil.broker.broker import Broker
 from frazil.broker.delivery.assignment import Kind
-from frazil.broker.subscription import Subscription
-from frazil.core.broker_settings import BrokerSettings
+from frazil.broker.subscriptions.subscription import Subscription
 from frazil.core.clock import SystemClock
 from frazil.core.names import TopicName
 from frazil.core.settings import Settings
+from frazil.core.settings.broker import BrokerSettings
 from frazil.meta.opening import open_meta
 
 COUNT = 2
@@ -96,7 +96,7 @@ def test_a_creation_that_is_killed_is_completed_by_the_next_and_can_be_deleted(t
             await broker.delete_topic(TOPIC, force=True)
             assert broker._storage.topics() == [OTHER]
         assert records(data, "/split") == []
-        assert len(records(data, "/other")) == 5
+        assert len(records(data, "/other")) == 6
 
     for data in rounds(tmp_path, "create"):
         shutil.copytree(data, tmp_path / "again" / data.name)
@@ -125,7 +125,7 @@ def test_a_deletion_that_is_killed_keeps_what_it_did_not_reach_and_is_finished_b
                 assert not broker.topics[TopicName.parse(name)].subscriptions, "nothing is inherited"
             await broker.delete_topic(TOPIC, force=False)
         assert records(data, "/split") == []
-        assert len(records(data, "/other")) == 5
+        assert len(records(data, "/other")) == 6
 
     for data in rounds(tmp_path, "delete"):
         asyncio.run(asyncio.wait_for(check(data), 60))

@@ -173,8 +173,8 @@ def kill_rounds(publishers: Publishers, folder: Path, rounds: int) -> None:
     assert len(list((folder / "log/crash/messages").glob("*.wal"))) > rounds, "rotation was not met"
 
 
-def test_every_acknowledged_message_survives_fifty_kills(publishers: Publishers, tmp_path: Path) -> None:
-    kill_rounds(publishers, tmp_path / "data", 50)
+def test_every_acknowledged_message_survives_twenty_kills(publishers: Publishers, tmp_path: Path) -> None:
+    kill_rounds(publishers, tmp_path / "data", 20)
 
 
 @pytest.mark.long

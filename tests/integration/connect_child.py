@@ -8,7 +8,7 @@ from pathlib import Path
 
 from topics import Lake
 
-from frazil.pipeline.spark import open_session, spark_place
+from frazil.pipeline.spark.session import open_session, spark_place
 
 
 def main(folder: Path, statements: dict[str, str], payloads: list[str]) -> None:

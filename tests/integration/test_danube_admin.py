@@ -22,7 +22,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from frazil.cli.main import main
 from frazil.core.settings import Settings
-from frazil.serve import danube_admin_pb2 as pb
+from frazil.doors.danube_admin import danube_admin_pb2 as pb
 from parts.danube import Server, connect, producer, serving, subscriber
 from parts.movers import environment
 

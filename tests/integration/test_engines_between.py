@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from frazil.core.lake_settings import CatalogType
 from frazil.core.settings import Settings
+from frazil.core.settings.lake import CatalogType
 from parts.engines import World, world
 
 pytestmark = pytest.mark.timeout(240)

@@ -7,9 +7,12 @@ import os
 import subprocess
 import sys
 import textwrap
+import zipfile
 from pathlib import Path
 
 import pytest
+
+from frazil.cli.generate import ALERTS, DASHBOARD
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,6 +34,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder)
     (made,) = folder.glob("*.whl")
     return made
+
+
+def test_the_wheel_has_the_files_that_generate_prints(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as made:
+        assert {f"frazil/doors/metrics/{name}" for name in (DASHBOARD, ALERTS)} <= set(made.namelist())
 
 
 class Environment:
@@ -112,7 +120,7 @@ def test_the_server(environment: Environment) -> None:
     """)
     environment.python("""
         import frazil
-        from frazil.registry.protobuf import ProtobufSchema
+        from frazil.registry.protobuf.schema import ProtobufSchema
         try:
             ProtobufSchema('syntax = "proto3"; message A { int32 a = 1; }')
         except frazil.NotInstalled as error:
@@ -153,20 +161,20 @@ def test_the_lake(environment: Environment) -> None:
 @pytest.mark.long
 @extra("glue")
 def test_glue(environment: Environment) -> None:
-    environment.python("import boto3, pyiceberg.catalog.glue, frazil.lake.catalog")
+    environment.python("import boto3, pyiceberg.catalog.glue, frazil.lake.catalogs.opening")
 
 
 @pytest.mark.long
 @extra("postgres")
 def test_postgres(environment: Environment) -> None:
-    environment.python("import psycopg2, pyiceberg.catalog.sql, frazil.lake.catalog")
+    environment.python("import psycopg2, pyiceberg.catalog.sql, frazil.lake.catalogs.opening")
 
 
 @pytest.mark.long
 @extra("protobuf")
 def test_protobuf(environment: Environment) -> None:
     environment.python("""
-        from frazil.registry.protobuf import ProtobufSchema
+        from frazil.registry.protobuf.schema import ProtobufSchema
         assert ProtobufSchema('syntax = "proto3"; message A { int32 a = 1; }').root.full_name == "A"
     """)
 
@@ -174,7 +182,7 @@ def test_protobuf(environment: Environment) -> None:
 @pytest.mark.long
 @extra("traces")
 def test_traces(environment: Environment) -> None:
-    environment.python("import frazil.serve.traces")
+    environment.python("import frazil.node.publish.traces")
 
 
 @pytest.mark.long

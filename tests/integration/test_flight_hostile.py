@@ -8,7 +8,7 @@ import random
 import struct
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,9 @@ import pytest
 import frazil
 from frazil.core.put_notes import FewRow, few_note, piece_notes
 from frazil.core.settings import MIB
-from frazil.log.publishing import GIVEN, message_rows
-from frazil.serve import flight_wire
-from frazil.serve.flight_pb2 import FlightData, FlightDescriptor, PutResult, Ticket
+from frazil.doors.flight import wire as flight_wire
+from frazil.doors.flight.flight_pb2 import FlightData, FlightDescriptor, PutResult, Ticket
+from frazil.log.write.publishing import GIVEN, message_rows
 from parts.danube import Server
 
 TOPIC = "/default/orders"
@@ -31,6 +31,8 @@ GROWTH_BYTES_MAX = 200 * MIB
 ONLY_PAYLOADS = pa.schema([GIVEN.field("_payload")])
 CLEAN = {
     grpc.StatusCode.UNKNOWN,  # Flight's own code for an error that was told
+    grpc.StatusCode.INVALID_ARGUMENT,  # the same to a stock client
+    grpc.StatusCode.NOT_FOUND,
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
     grpc.StatusCode.UNIMPLEMENTED,
@@ -102,6 +104,12 @@ def opening(schema: pa.Schema = GIVEN, **changed: Any) -> bytes:
     return data.SerializeToString() + flight_wire.schema_data(schema)
 
 
+def plain_opening(schema: pa.Schema = GIVEN, *path: str) -> bytes:
+    """As a stock client begins."""
+    data = FlightData(flight_descriptor=FlightDescriptor(type=1, path=path or (TOPIC,)))
+    return data.SerializeToString() + flight_wire.schema_data(schema)
+
+
 def rows(count: int = 10, size: int = 100) -> pa.RecordBatch:
     return message_rows(frazil.WalSettings(), [bytes(size)] * count, 1_000_000)[0]
 
@@ -151,11 +159,13 @@ def changed_header(data: bytes, table_field: int, form: str, value: int) -> byte
 
 @pytest.mark.parametrize("count", [-1, -(2**63), 11, 2**31, 2**31 - 1, 2**40, 2**63 - 1, 1_000_001])
 def test_a_batch_that_lies_about_its_rows_is_refused(hostile: Hostile, count: int) -> None:
-    message = hostile.refused(opening(), changed_header(batch(), 0, "<q", count))
-    assert "rows" in message or "not valid Arrow" in message
+    for begin in (opening(), plain_opening()):
+        message = hostile.refused(begin, changed_header(batch(), 0, "<q", count))
+        assert "rows" in message or "not valid Arrow" in message
 
 
-def test_a_compressed_bomb_is_refused_before_it_is_opened(hostile: Hostile) -> None:
+@pytest.mark.parametrize("begin", [opening, plain_opening])
+def test_a_compressed_bomb_is_refused_before_it_is_opened(hostile: Hostile, begin: Callable[..., bytes]) -> None:
     bomb = pa.RecordBatch.from_arrays([pa.array([bytes(64 * MIB)] * 4, pa.binary())], schema=ONLY_PAYLOADS)
     for codec in ("zstd", "lz4"):
         options = pa.ipc.IpcWriteOptions(compression=codec)
@@ -169,7 +179,7 @@ def test_a_compressed_bomb_is_refused_before_it_is_opened(hostile: Hostile) -> N
         assert message.size < 4 * MIB
         before = hostile.process.memory_info().rss
         for _ in range(5):
-            assert "compressed" in hostile.refused(opening(ONLY_PAYLOADS), as_data(message))
+            assert "compressed" in hostile.refused(begin(ONLY_PAYLOADS), as_data(message))
         assert hostile.process.memory_info().rss - before < 64 * MIB
 
 
@@ -315,6 +325,29 @@ def test_streams_that_are_none_are_refused(hostile: Hostile) -> None:
         assert hostile.refused(*case) is not None, case[-1][:100]
 
 
+def test_plain_streams_that_are_none_are_refused(hostile: Hostile) -> None:
+    before = end_of(hostile)
+    texts = pa.schema([("payload", pa.string())])
+    liar = pa.RecordBatch.from_arrays([pa.array([b"\xff\xfe"])], names=["payload"])
+    for case, message in [
+        ([plain_opening(GIVEN, "/default/absent")], "no topic"),
+        ([plain_opening(GIVEN, "..", "..")], "neither"),
+        ([plain_opening(GIVEN, *["x"] * 10_000)], "not 10000 parts"),
+        ([plain_opening(GIVEN, "x" * 100_000)], "must have the form"),
+        ([FlightData(flight_descriptor=FlightDescriptor(path=[TOPIC], cmd=b"{}")).SerializeToString()], "one of them"),
+        ([FlightData(flight_descriptor=FlightDescriptor(path=[TOPIC])).SerializeToString()], "header"),
+        ([plain_opening(pa.schema([]))], "'payload' is missing"),
+        ([plain_opening(), b"\xff" * 1_000], "not a valid FlightData"),
+        ([plain_opening(), FlightData(app_metadata=b"note").SerializeToString()], "header"),
+        ([plain_opening(), plain_opening()], "a record batch was due"),
+        ([plain_opening(), as_data(GIVEN.serialize())], "a record batch was due"),
+        ([plain_opening(texts), flight_wire.batch_data(liar)], "not valid Arrow"),
+        ([plain_opening(), flight_wire.batch_data(rows(3, MIB))], "larger than max"),
+    ]:
+        assert message in hostile.refused(*case), message
+    assert end_of(hostile) == before
+
+
 @pytest.mark.parametrize("method", ["DoPut", "DoExchange"])
 def test_a_stream_that_says_nothing_is_ended(hostile: Hostile, method: str) -> None:
     silent = threading.Event()
@@ -334,7 +367,8 @@ def test_a_stream_that_says_nothing_is_ended(hostile: Hostile, method: str) -> N
 
 def test_other_calls_with_nonsense_are_refused(hostile: Hostile) -> None:
     for method in ("DoGet", "DoAction", "GetFlightInfo", "GetSchema", "ListFlights", "Handshake"):
-        for raw in (b"", b"\xff" * 100, b"\x0a\x05hello", bytes(1_000)):
+        nonsense = (b"", b"\xff" * 100, b"\x0a\x05hello", bytes(1_000))
+        for raw in nonsense[1::2] if method == "ListFlights" else nonsense:  # the others are prefixes of names
             with pytest.raises(grpc.RpcError) as raised:
                 list(hostile.channel.unary_stream(PATH + method)(raw, timeout=60))
             assert raised.value.code() in CLEAN, (method, raw)
@@ -396,6 +430,25 @@ def flip_bits(hostile: Hostile, streams: int) -> None:
 
 def test_flipped_bits_are_refused_or_harmless(hostile: Hostile) -> None:
     flip_bits(hostile, 400)
+
+
+def test_flipped_bits_of_plain_batches_are_refused_or_harmless(hostile: Hostile) -> None:
+    """Also where texts are cast to bytes, which reads the buffers before the topic checks them."""
+    texts = pa.RecordBatch.from_pydict({"payload": ["tea", "rye bread"] * 20, "key": ["anna", None] * 20})
+    large = pa.RecordBatch.from_arrays([texts[0].cast(pa.large_string()), texts[1]], names=["payload", "key"])
+    taken = 0
+    for seed in range(300):
+        rng = random.Random(seed)
+        made = rng.choice([rows(3, 40), texts, large])
+        received = flight_wire.received(flight_wire.batch_data(made))
+        assert isinstance(received, flight_wire.Received)
+        header, body = received.header, received.body
+        header, body = (flip(rng, header), body) if rng.random() < 0.6 else (header, flip(rng, body))
+        raw = FlightData(data_header=header, data_body=body).SerializeToString()
+        answers, code, details = hostile.put(plain_opening(made.schema), raw)
+        assert code in CLEAN or code is None, (seed, code, details)
+        taken += any(answer["rows"] for answer in answers)
+    assert 30 < taken < 270
 
 
 @pytest.mark.long

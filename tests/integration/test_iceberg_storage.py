@@ -15,9 +15,17 @@ from typing import Any
 import pytest
 
 import frazil
+from frazil.core.clock import SystemClock
+from frazil.core.credentials import ClientCredentials
+from frazil.core.errors import Unauthenticated
 from frazil.core.settings import make_settings
 from frazil.iceberg import SUBSCRIPTIONS, IcebergStorage, StartPosition, SubscriptionProgress
+from frazil.log.folder.ownership import served_by
 from frazil.meta.sqlite import SqliteStore
+from frazil.node.movers.log_source import RemoteOwner
+from frazil.node.movers.status_file import read_status
+from parts.movers import wait_until
+from parts.secured_server import TlsFiles
 
 
 def config(data: Path) -> dict[str, Any]:
@@ -52,6 +60,32 @@ def test_what_is_stored_comes_to_the_table_by_itself(tmp_path: Path) -> None:
     asyncio.run(run())
     with frazil.open(tmp_path) as storage:  # the folder is free again
         assert storage.topics() == ["/default/orders"]
+
+
+def has_reported(settings: frazil.Settings) -> bool:
+    """Whether the mover leads, and has told so: before it starts Spark."""
+    return read_status(settings, SystemClock()) is not None
+
+
+@pytest.mark.timeout(240)
+def test_with_security_on_its_mover_gets_in_and_nobody_else(tmp_path: Path) -> None:
+    data, files = tmp_path / "data", TlsFiles(tmp_path / "tls")
+    tls = {"certificate": str(files.certificate), "key": str(files.key)}
+    settings = make_settings({**config(data), "security": {"enabled": True, "tls": tls}})
+
+    async def run() -> None:
+        async with await IcebergStorage.create(settings):
+            assert stat.S_IMODE((data / "~token").stat().st_mode) == 0o600
+            address = (served_by(settings) or {})["flight"]
+            assert address.startswith("grpc+tls://")
+            for token in (None, "frz_aaaaaaaaaaaaaaaa_" + "a" * 43):
+                credentials = ClientCredentials(token=token, ca=files.ca.read_bytes())
+                with pytest.raises(Unauthenticated):
+                    RemoteOwner(address, credentials).logs()
+            await asyncio.to_thread(wait_until, lambda: has_reported(settings))
+
+    asyncio.run(run())
+    assert not (data / "~token").exists()
 
 
 def test_without_a_mover_flush_tells_how_far_the_table_is(tmp_path: Path) -> None:

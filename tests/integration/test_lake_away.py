@@ -20,9 +20,9 @@ import pytest
 
 import frazil
 from frazil.core.clock import SystemClock
-from frazil.core.json_file import write_json
-from frazil.log.ownership import served_by
-from frazil.pipeline.status_file import read_status, status_path
+from frazil.core.disk.json_file import write_json
+from frazil.log.folder.ownership import served_by
+from frazil.node.movers.status_file import read_status, status_path
 
 DEADLINE_SECONDS = 110
 REPORTED_SECONDS_MAX = 60  # it takes a few, on a machine that has them

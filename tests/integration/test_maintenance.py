@@ -19,15 +19,15 @@ from pyspark.sql import SparkSession
 import frazil
 from frazil.core.clock import SystemClock
 from frazil.core.errors import TableRefused, TryLater
-from frazil.core.lake_settings import MaintenanceSettings
 from frazil.core.settings import Settings
-from frazil.lake.history import TableHistories
-from frazil.lake.spark_catalog import spark_options
-from frazil.lake.upkeep import Upkeep
+from frazil.core.settings.lake import MaintenanceSettings
+from frazil.lake.catalogs.spark import spark_options
+from frazil.lake.maintenance.table_inspection import TableInspector
+from frazil.lake.read.history import TableHistories
 from frazil.log.info import log_info
-from frazil.pipeline.maintenance import Maintenance, orphan_before_ms
-from frazil.topics.logs import FileView
-from frazil.topics.verify import Proof, verify
+from frazil.node.tiers.logs import FileView
+from frazil.node.verify.verify import TopicProof, verify
+from frazil.pipeline.maintenance.procedures import Maintenance, orphan_before_ms
 from parts.danube import Server
 from parts.movers import environment
 from parts.moving import HandMover
@@ -49,7 +49,7 @@ def maintained(settings: Settings, session: SparkSession) -> tuple[Settings, Mai
     return settings, Maintenance(settings, session)
 
 
-def proof(settings: Settings, storage: frazil.Storage, topic: frazil.Topic) -> Proof:
+def proof(settings: Settings, storage: frazil.Storage, topic: frazil.Topic) -> TopicProof:
     history = TableHistories(settings).of(topic.log.name, topic.log.log_id)
     return verify(lambda: log_info(storage, TOPIC), FileView(settings).read, history, lambda _: None)
 
@@ -63,7 +63,7 @@ def test_a_table_is_kept_small_and_its_rows_as_they_were(
     spark: SparkSession, lake_settings: Callable[[str], Settings]
 ) -> None:
     settings, maintenance = maintained(lake_settings("sqlite"), spark)
-    mover, upkeep, clock = HandMover(settings), Upkeep(settings), SystemClock()
+    mover, inspector, clock = HandMover(settings), TableInspector(settings), SystemClock()
     with frazil.open(settings) as storage:
         topic = storage.topic(TOPIC)
         for _ in range(6):
@@ -76,7 +76,7 @@ def test_a_table_is_kept_small_and_its_rows_as_they_were(
             stray.write_bytes(b"of a task that died")
         os.utime(old, (old.stat().st_mtime - 4 * DAY_S,) * 2)
 
-        assert upkeep.compaction(name).files == 6
+        assert inspector.compaction(name).files == 6
         compacted = maintenance.compact(name)
         assert (compacted.files_before, compacted.files_after) == (6, 1)
         (task,) = mover.table(topic).scan().plan_files()
@@ -84,7 +84,7 @@ def test_a_table_is_kept_small_and_its_rows_as_they_were(
         assert offsets == list(range(600)), "rows stand in the order of offsets"
 
         now = clock.now_us() // 1_000
-        would = upkeep.expiring(name, now, 1)
+        would = inspector.expiring(name, now, 1)
         expired = maintenance.expire(name, now, 1)
         assert len(would) == expired.snapshots >= 7
         assert expired.data_files == 6

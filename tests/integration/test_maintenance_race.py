@@ -22,10 +22,10 @@ import frazil
 from frazil.core.clock import SystemClock
 from frazil.core.errors import TryLater
 from frazil.core.settings import RetentionSettings, Settings, make_settings
-from frazil.lake.spark_catalog import spark_options
-from frazil.pipeline.maintenance import Maintenance, orphan_before_ms
+from frazil.lake.catalogs.spark import spark_options
+from frazil.pipeline.maintenance.procedures import Maintenance, orphan_before_ms
 from parts.every_reader import FACES, EveryReader
-from parts.moving import Floor, HandMover
+from parts.moving import Floor, HandMover, open_guarded
 from parts.nessie import WAREHOUSE
 from parts.s3 import S3
 from parts.table_rewrites import rewrite
@@ -58,11 +58,11 @@ class Worker(threading.Thread):
 class Race:
     """Without a session the table is rewritten by PyIceberg, as a compaction might leave it."""
 
-    def __init__(self, settings: Settings, config: Path, storage: frazil.Storage, session: SparkSession | None) -> None:
-        self.settings, self.storage = settings, storage
+    def __init__(
+        self, settings: Settings, config: Path, storage: frazil.Storage, floor: Floor, session: SparkSession | None
+    ) -> None:
+        self.settings, self.storage, self.floor = settings, storage, floor
         self.topic = storage.topic(f"/r{uuid.uuid4().hex[:8]}/orders")
-        self.floor = Floor()
-        storage.guards = [self.floor]
         storage.set_retention(self.topic.name, RetentionSettings(bytes=1))
         self.mover = HandMover(settings)
         self.every = EveryReader(settings, self.topic, config)
@@ -139,8 +139,9 @@ def test_mover_maintenance_and_every_reader_at_once(
     session = request.getfixturevalue("spark") if by_spark else None
     for option, value in spark_options(settings).items() if session is not None else ():
         session.conf.set(option, value)
-    with frazil.open(settings) as storage:
-        race, stop = Race(settings, config, storage, session), threading.Event()
+    floor = Floor()
+    with open_guarded(settings, floor) as storage:
+        race, stop = Race(settings, config, storage, floor, session), threading.Event()
         for _ in range(3):
             race.move()
         keeper = Worker("maintenance", race.keep, rounds, stop)

@@ -17,11 +17,11 @@ from pyspark.sql import SparkSession
 
 import frazil
 from frazil.core.settings import RetentionSettings, make_settings
-from frazil.lake.accept import accept
-from frazil.lake.catalog import open_catalog
+from frazil.lake.catalogs.opening import open_catalog
+from frazil.lake.tables.accept import accept
 from parts.every_reader import FACES, EveryReader, Rows
 from parts.in_process import MoverHere
-from parts.moving import Floor
+from parts.moving import Floor, open_guarded
 from parts.processes import pause
 from parts.spark_iceberg import iceberg_options
 
@@ -45,7 +45,8 @@ class World:
         self.session = session
         for name, value in iceberg_options(self.settings).items():
             session.conf.set(name, value)
-        self.storage = frazil.open(self.settings)
+        self.floor = Floor()
+        self.storage = open_guarded(self.settings, self.floor)
         self.topic = self.storage.topic(TOPIC)
         self.expected: dict[int, bytes] = {}
         for _ in range(4):
@@ -68,9 +69,8 @@ class World:
         assert MoverHere(self.settings, self.storage).errors() == {TOPIC: None}
 
     def _empty_the_log(self) -> None:
-        floor, end = Floor(), self.topic.stats().end
-        floor.ends[self.topic.log.log_id] = end
-        self.storage.guards = [floor]
+        end = self.topic.stats().end
+        self.floor.ends[self.topic.log.log_id] = end
         self.storage.set_retention(TOPIC, RetentionSettings(age_ms=1))
         for _ in range(500):
             self.storage.maintain()

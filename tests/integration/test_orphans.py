@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 import frazil
 from frazil.core.clock import SystemClock
 from frazil.core.settings import make_settings
-from frazil.lake.catalog import open_catalog
-from frazil.lake.spark_catalog import spark_options
-from frazil.lake.tables import TableName
-from frazil.pipeline.maintenance import Maintenance, orphan_before_ms
+from frazil.lake.catalogs.opening import open_catalog
+from frazil.lake.catalogs.spark import spark_options
+from frazil.lake.tables.schema import TableName
+from frazil.pipeline.maintenance.procedures import Maintenance, orphan_before_ms
 from parts.every_reader import EveryReader
 from parts.in_process import MoverHere
 from parts.meddling import Meddling

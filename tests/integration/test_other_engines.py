@@ -17,8 +17,7 @@ from pyspark.sql import SparkSession
 import frazil
 from frazil.core.settings import Settings
 from parts.engines import World, plain, world
-
-LAKES = ("sqlite", "postgres", "rest")
+from parts.fixtures import lakes_of
 
 ROOM = pa.struct([("name", pa.string()), ("m2", pa.int32())])
 TYPED = pa.schema(
@@ -59,7 +58,7 @@ ODD: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(params=LAKES)
+@pytest.fixture(params=lakes_of("sqlite", "postgres", "rest"))
 def both(
     request: pytest.FixtureRequest, lake_settings: Callable[[str], Settings], spark: SparkSession
 ) -> Iterator[World]:

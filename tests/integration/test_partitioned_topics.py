@@ -18,7 +18,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 import frazil
 from frazil.cli.main import main
-from frazil.serve import danube_admin_pb2 as pb
+from frazil.doors.danube_admin import danube_admin_pb2 as pb
 from parts.danube import Server, connect, producer, serving, subscriber
 
 PARTITIONS = 3

@@ -19,9 +19,9 @@ import pytest
 
 import frazil
 from frazil.core.clock import SystemClock
-from frazil.lake.catalog import open_catalog
-from frazil.log.ownership import SERVE_FILE, owner_of, served_by
-from frazil.pipeline.status_file import read_status
+from frazil.lake.catalogs.opening import open_catalog
+from frazil.log.folder.ownership import SERVE_FILE, owner_of, served_by
+from frazil.node.movers.status_file import read_status
 
 DEADLINE_SECONDS = 110
 TYPED = pa.schema([pa.field("sensor", pa.string(), nullable=False), pa.field("celsius", pa.float64())])

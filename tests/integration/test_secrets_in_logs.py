@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from frazil.log.ownership import served_by
+from frazil.log.folder.ownership import served_by
 from parts.etcd import etcd_server
 from parts.movers import command, environment, make_place, process, publish, wait_until
 from parts.processes import free_port

@@ -15,9 +15,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import frazil
-from frazil.pipeline.spark import SparkPlace, open_session
+from frazil.pipeline.spark.session import SparkPlace, open_session
 from frazil.spark import register
-from parts.moving import Floor, HandMover
+from parts.moving import Floor, HandMover, open_guarded
 from parts.processes import pause
 from parts.table_rewrites import expire, remove_unneeded_files, rewrite
 
@@ -45,14 +45,13 @@ def session() -> Iterator[SparkSession]:
 class Sales:
     """A typed topic over its tiers, and what a stream of it got in each batch."""
 
-    def __init__(self, folder: Path, storage: frazil.Storage, session: SparkSession) -> None:
+    def __init__(self, folder: Path, storage: frazil.Storage, floor: Floor, session: SparkSession) -> None:
         self.folder = folder
         self.storage = storage
         self.session = session
         self.topic = storage.topic(TOPIC, schema=FIRST)
         self.mover = HandMover(frazil.Settings(data=folder / "data"))
-        self.floor = Floor()
-        storage.guards = [self.floor]
+        self.floor = floor
         self.batches: dict[int, list[tuple[Any, ...]]] = {}
         self.schema = FIRST
 
@@ -121,8 +120,9 @@ class Sales:
 @pytest.fixture
 def sales(tmp_path: Path, session: SparkSession) -> Iterator[Sales]:
     wal = frazil.WalSettings(max_file_size=64 * 1024, max_file_age_ms=1)
-    with frazil.open(frazil.Settings(data=tmp_path / "data", wal=wal)) as storage:
-        yield Sales(tmp_path, storage, session)
+    floor = Floor()
+    with open_guarded(frazil.Settings(data=tmp_path / "data", wal=wal), floor) as storage:
+        yield Sales(tmp_path, storage, floor, session)
 
 
 def test_a_batch_that_was_not_done_is_the_same_after_compaction_retention_and_another_schema(sales: Sales) -> None:

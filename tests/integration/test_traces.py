@@ -24,8 +24,8 @@ import frazil
 import frazil.aio
 from frazil.core.errors import InvalidSettings
 from frazil.core.settings import make_settings
-from frazil.pipeline.lease import MoverName
-from frazil.pipeline.source import RemoteOwner
+from frazil.node.movers.lease import MoverName
+from frazil.node.movers.log_source import RemoteOwner
 from parts.danube import Server, connect, producer
 from parts.otlp import Receiver, attributes, receiving
 from parts.processes import free_port
@@ -294,8 +294,8 @@ def test_a_receiver_that_is_not_there_does_not_keep_messages_from_being_publishe
 
 def test_without_an_endpoint_nothing_of_opentelemetrys_sdk_is_imported(tmp_path: Path) -> None:
     code = (
-        "import sys, frazil.serve.process as process, frazil;"
-        f"process._traces(frazil.Settings(data={str(tmp_path)!r})).__enter__();"
+        "import sys, frazil.serve.process, frazil.node.node;"
+        f"frazil.node.node.open_node({str(tmp_path)!r}, serves=True).close();"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry.sdk')]"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
@@ -304,7 +304,7 @@ def test_without_an_endpoint_nothing_of_opentelemetrys_sdk_is_imported(tmp_path:
 def test_a_client_imports_nothing_of_opentelemetry(tmp_path: Path) -> None:
     code = (
         "import sys, frazil, frazil.client.window as window;"
-        "part = window.CallersPart(None); part.traced(0); assert not part.traces;"
+        "part = window.TracedPart(None); part.traced(0); assert not part.traces;"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=tmp_path)

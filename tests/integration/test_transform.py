@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 from topics import Lake
 
 import frazil
-from frazil.core.lake_settings import WriterSettings
-from frazil.lake.token import TRANSFORMED
-from frazil.pipeline.plan import flush_bytes
-from frazil.pipeline.spark import open_session, spark_place
+from frazil.core.settings.lake import WriterSettings
+from frazil.lake.tables.token import TRANSFORMED
+from frazil.pipeline.move.plan import flush_bytes
+from frazil.pipeline.spark.session import open_session, spark_place
 from frazil.testing import FakeClock
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")

@@ -18,7 +18,7 @@ import frazil
 from frazil.core.settings import RetentionSettings, make_settings
 from parts.every_reader import FACES, EveryReader
 from parts.in_process import MoverHere
-from parts.moving import Floor
+from parts.moving import Floor, open_guarded
 from parts.s3 import S3
 from parts.s3_proxy import S3Proxy, s3_proxy_before
 
@@ -38,9 +38,8 @@ class World:
         config = folder / "frazil.yaml"
         config.write_text(json.dumps(sections))
         self.settings = make_settings(sections)
-        self.storage = frazil.open(self.settings)
         floor = Floor()
-        self.storage.guards = [floor]
+        self.storage = open_guarded(self.settings, floor)
         self.topic = self.storage.topic(TOPIC)
         self.every = EveryReader(self.settings, self.topic, config)
         for _ in range(3):

@@ -10,12 +10,13 @@ from typing import Any
 import frazil
 from frazil.core.names import TopicName
 from frazil.core.settings import Settings, make_settings
-from frazil.lake.catalog import catalog_properties, open_catalog
-from frazil.lake.store import TableStore
-from frazil.lake.tables import table_of
-from frazil.pipeline.mover import Mover
-from frazil.pipeline.source import OwnLogs
-from frazil.pipeline.tick_report import TickReport
+from frazil.lake.catalogs.opening import catalog_properties, open_catalog
+from frazil.lake.tables.schema import table_of
+from frazil.lake.tables.store import TableStore
+from frazil.node.movers.log_source import OwnLogs
+from frazil.node.movers.tick_report import TickReport
+from frazil.pipeline.move.mover import Mover
+from frazil.pipeline.spark.jobs import SparkJobs
 from frazil.testing import FakeClock
 
 
@@ -37,7 +38,14 @@ class Lake:
         properties = catalog_properties(self.settings)
         tables = TableStore(open_catalog(self.settings), properties.get("warehouse"), properties)
         with frazil.open(self.settings) as storage:
-            yield Mover(self.settings, OwnLogs(storage), tables, self.session, self.clock, lambda _: None)
+            yield Mover(
+                self.settings,
+                OwnLogs(storage),
+                tables,
+                SparkJobs(self.session, self.settings),
+                self.clock,
+                lambda _: None,
+            )
 
     def move(self, ticks: int = 1) -> TickReport:
         with self.mover() as mover:

@@ -7,19 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import frazil
+from frazil.core.credentials import NO_CREDENTIALS
 from frazil.core.settings import Settings, make_settings
-from frazil.lake.catalog import catalog_properties, open_catalog
-from frazil.lake.store import TableStore
+from frazil.lake.catalogs.opening import catalog_properties, open_catalog
+from frazil.lake.tables.store import TableStore
 from frazil.log.info import LogInfo
-from frazil.log.repair import repair
-from frazil.pipeline.mover import Mover, TickReport
-from frazil.pipeline.source import OwnLogs
+from frazil.log.repair.repair import repair
+from frazil.node.movers.log_source import OwnLogs
+from frazil.node.query.session import SqlSession
+from frazil.node.tiers.logs import FileView
+from frazil.node.verify.proofs import prove
+from frazil.node.verify.verify import TopicProof
+from frazil.pipeline.move.mover import Mover, TickReport
 from frazil.testing import FakeClock
-from frazil.testing.jobs import JobsHere
-from frazil.topics.logs import FileView
-from frazil.topics.proofs import prove
-from frazil.topics.sql import SqlSession
-from frazil.topics.verify import Proof
+from frazil.testing.jobs import InProcessJobs
 
 ORDERS = "/shop/orders"
 OLD = [f"old {number}".encode() for number in range(10)]
@@ -36,6 +37,7 @@ def settings_in(folder: Path) -> Settings:
 
 class _Source:
     address = None
+    credentials = NO_CREDENTIALS
 
     def __init__(self, storage: frazil.Storage) -> None:
         self._storage = storage
@@ -48,7 +50,7 @@ def tick(settings: Settings, storage: frazil.Storage) -> TickReport:
     """Of a mover that has just started."""
     properties = catalog_properties(settings)
     tables = TableStore(open_catalog(settings), properties.get("warehouse"), properties)
-    return Mover(settings, _Source(storage), tables, JobsHere(), FakeClock(), lambda _: None).tick(all_of_it=True)
+    return Mover(settings, _Source(storage), tables, InProcessJobs(), FakeClock(), lambda _: None).tick(all_of_it=True)
 
 
 def publish(settings: Settings, payloads: Sequence[bytes]) -> None:
@@ -107,7 +109,7 @@ def by_reader(settings: Settings) -> list[tuple[int, bytes]]:
         return [(message.offset, message.payload) for message in storage.topic(ORDERS).read("earliest")]
 
 
-def proof_of(settings: Settings) -> Proof:
+def proof_of(settings: Settings) -> TopicProof:
     (proof,) = prove(settings, ORDERS, lambda _: lambda _: None)
     return proof
 

@@ -30,6 +30,9 @@ PATIENT = {"max_retries": 100, "base_backoff_ms": 50, "max_backoff_ms": 200}
 class Server:
     """One that can be killed and started again at the same address, on the same folder."""
 
+    moves = False
+    """Whether it has a mover."""
+
     def __init__(
         self, folder: Path, metadata: dict[str, Any] | None = None, others: dict[str, Any] | None = None, **broker: Any
     ) -> None:
@@ -51,7 +54,7 @@ class Server:
         self.flight = ""
 
     def start(self) -> dict[str, Any]:
-        command = [sys.executable, "-m", "frazil", "serve", "--no-pipeline", "--json"]
+        command = [sys.executable, "-m", "frazil", "serve", "--json", *([] if self.moves else ["--no-pipeline"])]
         command += ["--data", str(self.folder / "data"), "--config", str(self._config)]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(

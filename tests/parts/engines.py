@@ -1,7 +1,7 @@
-"""Frazil and another engine on one lake: the real mover, and Spark SQL with Iceberg's own runtime.
+"""Frazil and another engine on one lake: the real mover, its tasks in this process, and Spark SQL with Iceberg's own
+runtime.
 
-Both use the same Spark server. To the lake they are strangers: one commits through PyIceberg, the other through
-Iceberg's Java library.
+To the lake they are strangers: one commits through PyIceberg, the other through Iceberg's Java library.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from pyspark.sql import SparkSession
 import frazil
 from frazil.core.clock import SystemClock
 from frazil.core.settings import Settings
-from frazil.lake.catalog import catalog_properties, open_catalog
-from frazil.lake.store import TableStore
+from frazil.lake.catalogs.opening import catalog_properties, open_catalog
+from frazil.lake.tables.store import TableStore
 from frazil.log.storage import Storage
-from frazil.pipeline.mover import Mover
-from frazil.pipeline.source import OwnLogs
-from frazil.pipeline.tick_report import TickReport
+from frazil.node.movers.log_source import OwnLogs
+from frazil.node.movers.tick_report import TickReport
+from frazil.pipeline.move.mover import Mover
+from frazil.testing.jobs import InProcessJobs
 from parts.meddling import Meddling
 from parts.spark_iceberg import iceberg_options
 
@@ -33,7 +34,7 @@ from parts.spark_iceberg import iceberg_options
 class World:
     """`before_commit`, once set, is called between the mover's look at the table and its next commit."""
 
-    def __init__(self, settings: Settings, storage: Storage, session: SparkSession) -> None:
+    def __init__(self, settings: Settings, storage: Storage, session: SparkSession | None) -> None:
         self.settings = settings
         self.storage = storage
         self.session = session
@@ -43,7 +44,7 @@ class World:
         properties = catalog_properties(settings)
         self.catalog = Meddling(open_catalog(settings), self._on_commit)
         self.store = TableStore(self.catalog, properties.get("warehouse"), properties)  # type: ignore[arg-type]
-        self.mover = Mover(settings, OwnLogs(storage), self.store, session, SystemClock(), lambda _: None)
+        self.mover = Mover(settings, OwnLogs(storage), self.store, InProcessJobs(), SystemClock(), lambda _: None)
 
     def topic(self, name: str, schema: pa.Schema | None = None) -> frazil.Topic:
         return self.storage.topic(f"/{self.namespace}/{name}", schema=schema)
@@ -79,6 +80,7 @@ class World:
             call=f"CALL {self.settings.catalog.name}.system.",
             name=f"table => '{self.namespace}.{name}'",
         )
+        assert self.session is not None, "there is no other engine"
         return self.session.sql(filled).toArrow()
 
     def table(self, name: str = "orders") -> Table:
@@ -115,12 +117,16 @@ class World:
 
 
 @contextlib.contextmanager
-def world(settings: Settings, session: SparkSession) -> Iterator[World]:
-    """Under a catalog name of its own, for all worlds share one session: each new one would start Python anew."""
+def world(settings: Settings, session: SparkSession | None) -> Iterator[World]:
+    """Under a catalog name of its own, for all worlds share one session: each new one would start Python anew.
+
+    Without a session there is the mover alone.
+    """
     catalog = settings.catalog.model_copy(update={"name": f"c{uuid.uuid4().hex}"})
     settings = settings.model_copy(update={"catalog": catalog})
-    for name, value in iceberg_options(settings).items():
-        session.conf.set(name, value)
+    if session is not None:
+        for name, value in iceberg_options(settings).items():
+            session.conf.set(name, value)
     with frazil.open(settings) as storage:
         yield World(settings, storage, session)
 

@@ -8,13 +8,13 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 import frazil
 from frazil.core.settings import Settings
-from frazil.lake.tables import table_of
-from frazil.pipeline.spark_options import parse_options
-from frazil.pipeline.spark_source import BatchSourceReader
-from frazil.topics.logs import FileView
-from frazil.topics.proofs import prove
-from frazil.topics.sql import SqlSession
-from frazil.topics.verify import Proof
+from frazil.lake.tables.schema import table_of
+from frazil.node.query.session import SqlSession
+from frazil.node.tiers.logs import FileView
+from frazil.node.verify.proofs import prove
+from frazil.node.verify.verify import TopicProof
+from frazil.pipeline.source.options import parse_options
+from frazil.pipeline.source.source import BatchSourceReader
 
 FACES = ("embedded", "read_only", "spark", "sql")
 _COLUMNS = StructType([StructField("offset", LongType()), StructField("value", BinaryType())])
@@ -39,7 +39,7 @@ class EveryReader:
         found: Rows = getattr(self, f"_{face}")(start)
         return found
 
-    def proof(self) -> Proof:
+    def proof(self) -> TopicProof:
         (found,) = prove(self._settings, self._topic.name, lambda _: lambda _: None)
         return found
 

@@ -20,6 +20,13 @@ from parts.spark import SparkCluster, spark_cluster, spark_connect
 from parts.spark_iceberg import spark_server
 
 LAKES = ("sqlite", "postgres", "rest", "glue", "memory")
+WHOLE_LAKES = ("sqlite", "rest")
+"""The catalogs that every test runs on. The others have some quick tests, and the rest of them with the long ones."""
+
+
+def lakes_of(*kinds: str, quick: tuple[str, ...] = WHOLE_LAKES) -> list[Any]:
+    """Parameters of a test: on catalogs that are not `quick` it is a long one."""
+    return [kind if kind in quick else pytest.param(kind, marks=pytest.mark.long) for kind in kinds]
 
 
 @pytest.fixture(scope="session")

@@ -11,14 +11,14 @@ from pyiceberg.table import Table
 import frazil
 from frazil.core.clock import Clock
 from frazil.core.settings import Settings
-from frazil.lake.catalog import catalog_properties, open_catalog
-from frazil.lake.store import TableStore
-from frazil.pipeline.jobs import JobRunner
-from frazil.pipeline.mover import Mover
-from frazil.pipeline.source import LogSource, OwnLogs
-from frazil.pipeline.tick_report import TickReport
+from frazil.lake.catalogs.opening import catalog_properties, open_catalog
+from frazil.lake.tables.store import TableStore
+from frazil.node.movers.log_source import LogSource, OwnLogs
+from frazil.node.movers.tick_report import TickReport
+from frazil.pipeline.move.jobs import JobRunner
+from frazil.pipeline.move.mover import Mover
 from frazil.testing import FakeClock
-from frazil.testing.jobs import JobsHere
+from frazil.testing.jobs import InProcessJobs
 
 
 class MoverHere:
@@ -39,7 +39,7 @@ class MoverHere:
         self.catalog = catalog or open_catalog(settings)
         kept = settings.maintenance.snapshots_max
         tables = TableStore(self.catalog, properties.get("warehouse"), properties, kept, clock=self.clock)
-        runner = jobs or JobsHere(meanwhile=meanwhile)
+        runner = jobs or InProcessJobs(meanwhile=meanwhile)
         self.mover = Mover(settings, source or OwnLogs(storage), tables, runner, self.clock, lambda _: None)
 
     def tick(self, *, all_of_it: bool = True) -> TickReport:

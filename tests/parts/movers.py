@@ -20,11 +20,10 @@ import pyarrow as pa
 import frazil
 from frazil.core.clock import SystemClock
 from frazil.core.settings import FlightSettings, Settings, make_settings
-from frazil.lake.catalog import open_catalog
-from frazil.log.ownership import served_by, told_where
-from frazil.pipeline.status_file import read_status
-from frazil.serve.flight import flight_door
-from frazil.serve.movers import MoverActions
+from frazil.doors.flight.door import flight_door
+from frazil.lake.catalogs.opening import open_catalog
+from frazil.log.folder.ownership import published_addresses, served_by
+from frazil.node.movers.status_file import read_status
 
 DEADLINE_SECONDS = 240
 TOPIC = "/default/orders"
@@ -123,8 +122,8 @@ def publishing(place: Place, pause_s: float = 0.05) -> Iterator[Publisher]:
     """This process owns and serves the folder, as `frazil serve` does, and publishes without pause."""
     with (
         frazil.open(place.settings) as storage,
-        flight_door(storage, FlightSettings(port=0), MoverActions(place.settings, SystemClock())) as door,
-        told_where(place.settings, {"flight": door.address}),
+        flight_door(storage, FlightSettings(port=0), movers=True) as door,
+        published_addresses(place.settings, {"flight": door.address}),
     ):
         publisher = Publisher(storage, pause_s)
         publisher.start()

@@ -1,22 +1,31 @@
-"""Rows moved into a table by the product's own writer and commit, in this process, without Spark: for tests of what
-is read back. The mover itself is tested with Spark."""
+"""A mover that a test works by hand: one topic, up to an offset, in so many files. It is the product's own mover, with
+its tasks run in this process."""
 
 from __future__ import annotations
 
 import itertools
-import uuid
-
-import pyarrow as pa
+from collections.abc import Sequence
+from dataclasses import replace
 
 import frazil
+from frazil.core.clock import Clock
+from frazil.core.credentials import NO_CREDENTIALS
+from frazil.core.offsets import OffsetRange
 from frazil.core.rows import stored_schema
 from frazil.core.settings import Settings
-from frazil.lake.catalog import catalog_properties, open_catalog
-from frazil.lake.checksum import RowsChecksum, joined
-from frazil.lake.commit import Moved
-from frazil.lake.files import write_data_files
-from frazil.lake.store import TableStore
-from frazil.lake.tables import TableName, table_of, table_rows
+from frazil.lake.catalogs.opening import catalog_properties, open_catalog
+from frazil.lake.tables.schema import TableName, table_of
+from frazil.lake.tables.store import TableStore
+from frazil.log.info import LogInfo, info_of
+from frazil.log.retention.guards import Guard
+from frazil.log.storage import open_storage
+from frazil.node.opening import Histories
+from frazil.pipeline.move.mover import Mover
+from frazil.pipeline.move.tasks import RangeInput, RangeOutput
+from frazil.testing import FakeClock
+from frazil.testing.jobs import InProcessJobs
+
+TICKS_MAX = 100
 
 
 class HandMover:
@@ -25,6 +34,8 @@ class HandMover:
         self.catalog = open_catalog(settings)
         properties = catalog_properties(settings)
         self.tables = TableStore(self.catalog, properties.get("warehouse"), properties)
+        self._jobs, self._source = _InPieces(), _OneLog()
+        self._mover = Mover(settings, self._source, self.tables, self._jobs, FakeClock(), lambda _: None)
 
     def table(self, topic: frazil.Topic):  # type: ignore[no-untyped-def]
         return self.catalog.load_table(self.name(topic).identifier)
@@ -33,6 +44,7 @@ class HandMover:
         return table_of(topic.log.name)[0]
 
     def end(self, topic: frazil.Topic) -> int:
+        """How far the table is; it is made if there is none."""
         name, partition = table_of(topic.log.name)
         self.tables.ensure(name, stored_schema(topic.schema))
         token = self.tables.token(name, topic.log.log_id, partition)
@@ -40,24 +52,49 @@ class HandMover:
 
     def move(self, topic: frazil.Topic, end: int | None = None, files: int = 1) -> int:
         """Move what the table lacks, up to `end`, as that many files or so; returns how far the table is."""
-        name, partition = table_of(topic.log.name)
-        start, end = self.end(topic), topic.stats().end if end is None else end
+        info, start = info_of(topic.log, None), self.end(topic)
+        end = info.durable_end if end is None else end
         if start >= end:
             return start
-        written, crcs, streams = [], [], {}
-        bounds = sorted({start + (end - start) * at // files for at in range(files + 1)})
-        for low, high in itertools.pairwise(bounds):
-            checksum, batches = RowsChecksum(low), []
-            for rows in topic.read_batches(low, end=high):
-                checksum.add(rows)
-                batches.append(table_rows(rows, partition))
-            crcs.append(f"{low}-{high}:{checksum.value():08x}")
-            streams = joined(streams, checksum.streams())
-            made = self.tables.files_of(name)
-            written += write_data_files(made.metadata, made.io_properties, pa.Table.from_batches(batches), uuid.uuid4())
-        moved = Moved(topic.log.log_id, start, end, tuple(written), end - start, ",".join(crcs), partition, streams)
-        self.tables.commit(name, [moved], str(uuid.uuid4()), lambda _: None)
-        return end
+        self._jobs.pieces, self._source.info = files, replace(info, durable_end=end)
+        for _ in range(TICKS_MAX):
+            report = self._mover.tick(all_of_it=True).topics[str(info.topic)]
+            if report.error is not None:
+                raise frazil.FrazilError(report.error)
+            if report.table_end >= end:
+                return report.table_end
+        raise AssertionError(f"{info.topic} is not moved in {TICKS_MAX} ticks")
+
+
+class _OneLog:
+    """The log that is to be moved now, as far as it is to be moved."""
+
+    address = None
+    credentials = NO_CREDENTIALS
+    info: LogInfo
+
+    def logs(self) -> list[LogInfo]:
+        return [self.info]
+
+
+class _InPieces(InProcessJobs):
+    """Cuts each range into so many pieces, where a plan would have cut a larger one."""
+
+    pieces = 1
+
+    def run(self, tasks: Sequence[Sequence[RangeInput]]) -> list[RangeOutput]:
+        return super().run([[piece for one in task for piece in self._cut(one)] for task in tasks])
+
+    def _cut(self, one: RangeInput) -> list[RangeInput]:
+        start, end = one.source.range.start, one.source.range.end
+        bounds = sorted({start + (end - start) * at // self.pieces for at in range(self.pieces + 1)})
+        ranges = [OffsetRange(low, high) for low, high in itertools.pairwise(bounds)]
+        return [replace(one, source=replace(one.source, range=each)) for each in ranges]
+
+
+def open_guarded(settings: Settings, *guards: Guard, clock: Clock | None = None) -> frazil.Storage:
+    """A storage whose retention asks these guards alone, and reads on into its tables as every storage does."""
+    return open_storage(settings, clock=clock, colder_of=Histories(settings), guards_of=lambda: guards)
 
 
 class Floor:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pyspark
 
-from frazil.core.lake_settings import CatalogType
 from frazil.core.settings import Settings
+from frazil.core.settings.lake import CatalogType
 from parts.postgres import PASSWORD, USER
 from parts.processes import accepts, free_port, part, running
 from parts.s3 import ACCESS_KEY, REGION, SECRET_KEY

@@ -16,10 +16,10 @@ from frazil import FrazilError, OwnerUnreachable, ProducerState, Sent, SyncMode,
 from frazil.client.identity import ProducerIdentity
 from frazil.client.topic import RemoteTopic
 from frazil.client.window import Batch
-from frazil.core.own_process import OwnProcess
-from frazil.core.sequences import NO_EPOCH, Opening
+from frazil.core.process.own_process import OwnProcess
+from frazil.core.sequences import NO_EPOCH, ProducerOpening
 from frazil.core.settings import MIB
-from frazil.log.group import Part
+from frazil.log.write.group import Part
 
 TOPIC = "/default/orders"
 ADDRESS = "grpc://nowhere:1"
@@ -121,7 +121,7 @@ class Wire:
         assert self.gate.wait(SECONDS_MAX)
         self.waits = False
 
-    def opened(self, producer: str, opening: Opening, before: ProducerState | None) -> None:
+    def opened(self, producer: str, opening: ProducerOpening, before: ProducerState | None) -> None:
         """It got an epoch: by its user's will, or because no other client has the name, or the log forgot the name."""
         holder = self.owner.holders.get(producer)
         if not self.user_opened and before is not None and holder not in (None, opening.client):
@@ -134,7 +134,7 @@ class LogStream:
     """In place of `PutStream`: the owner's side of it included."""
 
     def __init__(
-        self, connection: Wire, _topic: str, _log_id: str, schema: pa.Schema, producer: str, opening: Opening
+        self, connection: Wire, _topic: str, _log_id: str, schema: pa.Schema, producer: str, opening: ProducerOpening
     ) -> None:
         self._wire, self._owner, self._producer = connection, connection.owner, producer
         self.schema = schema
@@ -202,7 +202,7 @@ class LogStream:
     def read(self) -> dict[str, Any] | None:
         return self._answers.get(timeout=SECONDS_MAX * 10)
 
-    def no_more(self) -> None:
+    def half_close(self) -> None:
         self._answers.put(None)
 
     def finish(self) -> FrazilError | None:

@@ -27,17 +27,17 @@ import pytest
 import frazil
 from frazil.broker.admin import BrokerAdmin
 from frazil.broker.broker import Broker
-from frazil.broker.consumer import Stream
-from frazil.broker.dead_letters import OFFSET, dead_letter_topic
 from frazil.broker.delivery.assignment import Kind
 from frazil.broker.delivery.own_policy import OwnPolicy
-from frazil.broker.subscription import Subscription
-from frazil.broker.topic import Outgoing
-from frazil.core.broker_settings import BrokerSettings, Poison
+from frazil.broker.subscriptions.consumer import Stream
+from frazil.broker.subscriptions.subscription import Subscription
+from frazil.broker.topics.dead_letters import OFFSET, dead_letter_topic
+from frazil.broker.topics.topic import OutgoingMessage
 from frazil.core.clock import SystemClock
 from frazil.core.errors import FrazilError, MetadataUnavailable
 from frazil.core.names import TopicName
 from frazil.core.rows import Origin
+from frazil.core.settings.broker import BrokerSettings, Poison
 from frazil.meta.sqlite import SqliteStore
 
 TOPIC, SUB = "/default/orders", "s"
@@ -195,7 +195,7 @@ class BrokerRaces:
         for _ in range(self.rng.randint(1, 3)):
             self.count += 1
             payload = b"%d" % self.count
-            offset = self.run(topic.publish(Outgoing(payload, key, {}, Origin("p", 1))))
+            offset = self.run(topic.publish(OutgoingMessage(payload, key, {}, Origin("p", 1))))
             self.rows.setdefault(str(topic.log_id), {})[offset] = payload
         self.settle()
 

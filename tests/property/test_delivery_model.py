@@ -13,7 +13,7 @@ from frazil.broker.delivery.items import Blocked, Decision, Deliver, Dropped, Se
 from frazil.broker.delivery.policy import Backoff, DeliveryPolicy
 from frazil.broker.delivery.progress import Progress
 from frazil.broker.delivery.state import SubscriptionState
-from frazil.core.broker_settings import Poison
+from frazil.core.settings.broker import Poison
 
 KEYS = [b"a", b"b", b"ab", b"c"]
 FILTERS = [(), ("a*",), ("b",), ("b", "c")]
@@ -263,7 +263,7 @@ class SubscriptionModel(RuleBasedStateMachine):
         """A pause of the broker ends no delivery: each has its whole time again."""
         self.now_us += us
         before = dict(self.flight)
-        self.apply(self.machine.stood_still(self.now_us))
+        self.apply(self.machine.stalled(self.now_us))
         assert before.items() <= self.flight.items()
         deadlines = {flight.deadline_us for flight in self.machine._in_flight.values()}
         assert deadlines <= {self.now_us + self.policy.ack_timeout_us}

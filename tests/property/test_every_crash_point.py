@@ -271,7 +271,14 @@ def goes_on_and_survives(disk: FaultyDisk, scenario: Scenario, *, publish: bool)
             raise
 
 
-@pytest.mark.parametrize("mode", list(SyncMode))
+@pytest.mark.parametrize(
+    "mode",
+    [
+        SyncMode.ALWAYS,
+        pytest.param(SyncMode.PERIODIC, marks=pytest.mark.long),
+        pytest.param(SyncMode.NONE, marks=pytest.mark.long),
+    ],
+)
 def test_what_a_process_found_after_a_kill_it_does_not_lose_in_a_power_cut(mode: SyncMode) -> None:
     assert the_next_process_leaves_no_debt(mode, lambda disk, number: disk.cut_power_after(number)) > 200
 

@@ -19,11 +19,11 @@ from harness import FakeClock, FaultyDisk, abandon, opened, settings_of
 from frazil import FrazilError, Settings, SyncMode
 from frazil.core.names import TopicName
 from frazil.core.sequences import Sent
-from frazil.log.catalog import TopicCatalog
-from frazil.log.former import FormerLog
-from frazil.log.recovery import recover
-from frazil.log.renumber_build import Renumbering, build_log
-from frazil.log.renumbering import build_folder, decide, finish_renumbering
+from frazil.log.folder.catalog import TopicCatalog
+from frazil.log.folder.former import FormerLog
+from frazil.log.repair.recovery import recover
+from frazil.log.repair.renumber_build import Renumbering, build_log
+from frazil.log.repair.renumbering import build_folder, decide, finish_renumbering
 
 TOPIC, OTHER = "/a/messages", "/a/others"
 NAME = TopicName.parse(TOPIC)

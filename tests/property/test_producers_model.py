@@ -16,7 +16,7 @@ from producers_wire import OPEN_FAULTS, WRITE_FAULTS, Client, LogStream, Owner, 
 
 from frazil import OutcomeUnknown, OwnerUnreachable, ProducerFenced, Sent
 from frazil.client import sender
-from frazil.log import producers
+from frazil.log.write import producers
 
 TILL = "till 7"
 CLIENTS = [0, 1, 2]

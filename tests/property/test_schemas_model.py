@@ -13,9 +13,9 @@ from avro_schemas import SHAPES, changed, schema, values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frazil.registry.avro_schema import AvroSchema
+from frazil.registry.avro.schema import AvroSchema
 from frazil.registry.definition import Definition, incompatibilities
-from frazil.registry.json_schema import JsonSchema
+from frazil.registry.json.schema import JsonSchema
 from frazil.registry.kinds import CompatibilityMode
 
 PAIRS = SHAPES.flatmap(lambda shape: st.tuples(st.just(shape), changed(shape)))

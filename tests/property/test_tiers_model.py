@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 from pyiceberg.table import Table
 
 import frazil
-import frazil.lake.ahead
-import frazil.lake.file_rows
-import frazil.lake.history
+import frazil.lake.read.file_rows
+import frazil.lake.read.history_reader
+import frazil.lake.read.prefetch
 from frazil.core.settings import RetentionSettings, make_settings
-from frazil.lake.history import TableHistories
+from frazil.lake.read.history import TableHistories
 from frazil.log.info import log_info
-from frazil.log.reader import BatchReader
-from frazil.topics.logs import FileView
-from frazil.topics.verify import verify
-from parts.moving import Floor, HandMover
+from frazil.log.read.reader import BatchReader
+from frazil.node.tiers.logs import FileView
+from frazil.node.verify.verify import verify
+from parts.moving import Floor, HandMover, open_guarded
 from parts.table_rewrites import expire, remove_unneeded_files, rewrite
 
 KIB = 1024
@@ -105,12 +105,13 @@ class TiersMachine(stateful.RuleBasedStateMachine):
     )
     def begin(self, names: list[str], cache_kib: int, ahead: int, window: int, batch: int, waiting: int) -> None:
         """Small windows, batches and channels, so that few rows meet every seam that many would."""
-        self.patches.setattr(frazil.lake.history, "WINDOW_ROWS_MIN", window)
-        self.patches.setattr(frazil.lake.history, "WINDOW_ROWS_MAX", window)
-        self.patches.setattr(frazil.lake.file_rows, "BATCH_ROWS_MIN", batch)
-        self.patches.setattr(frazil.lake.file_rows, "BATCH_ROWS_MAX", batch)
-        self.patches.setattr(frazil.lake.ahead, "FIRST_BYTES_MAX", waiting)
-        self.patches.setattr(frazil.lake.ahead, "AHEAD_BYTES_MAX", waiting)
+        self.patches.setattr(frazil.lake.read.history_reader, "WINDOW_ROWS_MAX", window)
+        self.patches.setattr(frazil.lake.read.history_reader, "WINDOW_ROWS_MIN", window)
+        self.patches.setattr(frazil.lake.read.history_reader, "WINDOW_ROWS_MAX", window)
+        self.patches.setattr(frazil.lake.read.file_rows, "BATCH_ROWS_MIN", batch)
+        self.patches.setattr(frazil.lake.read.file_rows, "BATCH_ROWS_MAX", batch)
+        self.patches.setattr(frazil.lake.read.prefetch, "FIRST_BYTES_MAX", waiting)
+        self.patches.setattr(frazil.lake.read.prefetch, "AHEAD_BYTES_MAX", waiting)
         wal = {"max_file_size": 64 * KIB, "cache_bytes": cache_kib * KIB}
         reader = {"prefetch_size": ahead, "max_concurrent_reads": ahead}
         self.settings = make_settings({"data": self.folder / "data", "wal": wal, "reader": reader})
@@ -294,8 +295,7 @@ class TiersMachine(stateful.RuleBasedStateMachine):
             self.prove(number)
 
     def _open(self) -> None:
-        self.storage = frazil.open(self.settings)
-        self.storage.guards = [self.floor]
+        self.storage = open_guarded(self.settings, self.floor)
 
     def _close(self) -> None:
         for reading in self.readings:

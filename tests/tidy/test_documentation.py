@@ -12,9 +12,9 @@ import pytest
 from documents import DOCS, PAGES, ROOT, blocks, page_id
 
 from frazil.core.disk import LocalDisk
-from frazil.log.format import FORMAT_VERSION, MARK_PAYLOAD, unpack_frame
-from frazil.log.segment import Segment
-from frazil.log.segment_reader import SegmentReader
+from frazil.log.format.frames import FORMAT_VERSION, MARK_PAYLOAD, unpack_frame
+from frazil.log.read.segment_reader import SegmentReader
+from frazil.log.write.segment import Segment
 
 FORMAT_PAGE = DOCS / "formats" / "log.md"
 EXAMPLE = DOCS / "formats" / "example.wal"

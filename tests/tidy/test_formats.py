@@ -12,12 +12,17 @@ import frazil
 from frazil.core.names import TopicName
 from frazil.core.rows import ENVELOPE
 from frazil.core.settings import make_settings
-from frazil.lake.accept import accept
-from frazil.lake.tables import METRICS, TABLE_PROPERTIES
+from frazil.doors.errors import STATUSES
+from frazil.doors.flight.actions import ABOUT
+from frazil.lake.tables.accept import accept
+from frazil.lake.tables.schema import METRICS, TABLE_PROPERTIES
 from frazil.meta import broker_keys
+from frazil.meta.topic_records import CREATOR_RECORDS
+from frazil.node.access import danube_tokens, directory
 from frazil.registry import records
 from parts.moving import HandMover
 
+FLIGHT = DOCS / "formats" / "flight.md"
 TABLE, METADATA = DOCS / "formats" / "table.md", DOCS / "formats" / "metadata.md"
 
 
@@ -64,7 +69,16 @@ def test_properties_of_a_table_are_on_its_page() -> None:
                 records.topic_key(TopicName.parse("/a/b")).removesuffix("a/b"),
             },
         ),
+        (
+            "## Security",
+            {directory.KEYS, directory.ROLES, directory.BINDINGS, CREATOR_RECORDS, danube_tokens.SECRET_KEY},
+        ),
     ],
 )
 def test_keys_of_the_metadata_are_on_their_page(heading: str, known: set[str]) -> None:
     assert {key.partition("{")[0] for key in _names(METADATA, heading) if key.startswith("/")} == known
+
+
+def test_actions_and_statuses_of_the_flight_door_are_on_its_page() -> None:
+    assert _names(FLIGHT, "## Actions") == set(ABOUT)
+    assert _names(FLIGHT, "## Errors") <= {status.grpc for status in STATUSES.values()}

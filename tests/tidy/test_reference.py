@@ -21,11 +21,12 @@ from frazil.cli.main import app, exit_code
 from frazil.core import errors
 from frazil.core.rows import ENVELOPE
 from frazil.core.settings import Settings
-from frazil.core.topic_settings import TopicSettings
-from frazil.pipeline.spark_columns import source_columns
-from frazil.pipeline.spark_options import NAMES as OPTIONS
-from frazil.serve.http import make_app
-from frazil.serve.opening import Opening
+from frazil.core.settings.security import JwtSettings
+from frazil.core.settings.topics import TopicSettings
+from frazil.doors.http.door import make_app
+from frazil.node.node import Node
+from frazil.pipeline.source.columns import source_columns
+from frazil.pipeline.source.options import NAMES as OPTIONS
 
 REFERENCE = DOCS / "reference"
 
@@ -38,6 +39,14 @@ def test_the_settings_table_equals_the_settings() -> None:
 def test_the_table_of_a_single_topics_settings_equals_the_settings() -> None:
     documented = list(table_rows(REFERENCE / "settings.md", "## Of a single topic"))
     _same_settings(documented, list(_setting_rows(TopicSettings, "topics.*.")))
+
+
+def test_the_table_of_an_issuers_settings_equals_the_settings() -> None:
+    documented = list(table_rows(REFERENCE / "settings.md", "## Of an issuer of tokens"))
+    expected = list(_setting_rows(JwtSettings, ""))
+    assert [(row[0], row[2]) for row in documented] == [(row[0], row[2]) for row in expected]
+    for row, field in zip(documented, JwtSettings.model_fields.values(), strict=True):
+        assert row[1] == ("needed" if field.is_required() else _shown(field.default))
 
 
 def test_the_guide_to_spark_has_the_options_and_the_columns_of_the_source() -> None:
@@ -183,7 +192,7 @@ def test_the_exit_codes_of_the_reference_are_those_of_the_errors() -> None:
 
 def test_the_tables_of_paths_equal_the_door() -> None:
     with frazil.open(None) as storage:
-        app = make_app(storage, Opening(storage))
+        app = make_app(Node(storage))
         paths = app.openapi()["paths"]
     documented = [cells[0].strip("`") for cells in table_rows(REFERENCE / "http.md", "## Paths")]
     assert sorted(documented) == sorted([app.openapi_url, *(path for path in paths if not path.startswith("/v1/"))])
@@ -194,7 +203,7 @@ def test_the_tables_of_paths_equal_the_door() -> None:
 
 def test_every_admin_operation_says_what_it_does_and_how_it_fails() -> None:
     with frazil.open(None) as storage:
-        paths = make_app(storage, Opening(storage)).openapi()["paths"]
+        paths = make_app(Node(storage)).openapi()["paths"]
     operations = [one for path in paths if path.startswith("/v1/") for one in paths[path].values()]
     assert len({one["operationId"] for one in operations}) == len(operations)
     for one in operations:

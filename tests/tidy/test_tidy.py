@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,12 @@ DRAWERS = {"utils", "util", "common", "helpers", "misc"}
 EXCEPT = {"LICENSE", "tests/tidy/test_tidy.py"}
 """Not our words, and the one file that must name what it looks for."""
 LOCKS = "requirements*.lock"
+PYICEBERG_PRIVATE = ROOT / "src/frazil/lake/pyiceberg_private.py"
+NOT_PYICEBERGS = {"_pre_ping"}
+"""A private attribute of SQLAlchemy's, and the one that the lake may read elsewhere."""
+
+ASYNCIO_FACES = {"src/frazil/aio.py", "src/frazil/client/aio.py"}
+"""Their classes have the names of the classes whose asyncio face they are."""
 
 _UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b")
 _HOME = re.compile(r"(?<![\w.])/(?:home|Users)/\w|(?<![\w.])/root/|(?<![\w.])~/\w")
@@ -81,6 +89,65 @@ def test_every_module_says_what_it_is_for() -> None:
         if not path.read_text(encoding="utf-8").lstrip().startswith('"""')
     ]
     assert not silent
+
+
+def test_child_processes_are_started_in_one_module() -> None:
+    """PySpark starts its own JVM, and raises the error of `subprocess` when that does not end."""
+    found = {
+        str(path.relative_to(ROOT / "src/frazil"))
+        for path in (ROOT / "src").rglob("*.py")
+        if re.search(
+            r"^\s*(import|from) (subprocess|multiprocessing)\b|create_subprocess", path.read_text("utf-8"), re.M
+        )
+    }
+    assert found == {"core/process/child.py", "pipeline/spark/session.py"}
+
+
+def test_no_two_classes_have_one_name() -> None:
+    found: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        if (name := str(path.relative_to(ROOT))) not in ASYNCIO_FACES:
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    found.setdefault(node.name, []).append(f"{name}:{node.lineno}")
+    assert len(found) > 300
+    assert not {name: places for name, places in found.items() if len(places) > 1}
+
+
+def test_what_is_private_to_pyiceberg_is_used_in_one_module() -> None:
+    lake = sorted(set((ROOT / "src/frazil/lake").rglob("*.py")) - {PYICEBERG_PRIVATE})
+    assert lake
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {what}"
+        for path in lake
+        for line, what in _private_uses(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert not found
+    known = list(_private_uses(ast.parse(PYICEBERG_PRIVATE.read_text(encoding="utf-8"))))
+    assert len(known) > 10  # else this would look for the wrong things
+
+
+def _private_uses(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Private names imported from PyIceberg, private attributes of anything but `self`, and names of it replaced."""
+    of_pyiceberg: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "pyiceberg":
+            of_pyiceberg |= {each.asname or each.name for each in node.names}
+            yield from ((node.lineno, each.name) for each in node.names if each.name.startswith("_"))
+        elif isinstance(node, ast.Import) and any(each.name.split(".")[0] == "pyiceberg" for each in node.names):
+            of_pyiceberg |= {each.asname or "pyiceberg" for each in node.names}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Attribute):
+            continue
+        owner = ast.unparse(node.value)
+        if isinstance(node.ctx, ast.Store) and owner.split(".")[0] in of_pyiceberg:
+            yield node.lineno, f"{owner}.{node.attr} is replaced"
+        elif (
+            re.match("_[a-z]", node.attr)
+            and owner not in ("self", "cls", "super()")
+            and node.attr not in NOT_PYICEBERGS
+        ):
+            yield node.lineno, f"{owner}.{node.attr}"
 
 
 def test_nothing_is_left_unfinished() -> None:

@@ -1,4 +1,4 @@
 """Topics with producers and subscriptions: who may publish, who gets which message, and how far everyone is.
 
-It knows no protocol: doors like `frazil.serve.danube` speak for clients. Everything here runs on one event loop.
+It knows no protocol: doors like `frazil.doors.danube.door` speak for clients. Everything here runs on one event loop.
 """

@@ -1,4 +1,4 @@
-"""What administrators see of the broker, and where they may set a subscription. On its event loop, as all of it."""
+"""The administrative view of the broker, and resets of subscriptions. Runs on the broker's event loop."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from frazil.broker.broker import Broker
-from frazil.broker.dead_letters import letters_of
 from frazil.broker.delivery.assignment import Kind
 from frazil.broker.delivery.own_policy import OwnPolicy, shown
 from frazil.broker.delivery.policy import DeliveryPolicy
-from frazil.broker.live import LiveSubscription
-from frazil.broker.policies import with_policy
-from frazil.broker.subscription import Subscription
-from frazil.broker.topic import BrokerTopic
+from frazil.broker.store.policies import with_policy
+from frazil.broker.subscriptions.live import LiveSubscription
+from frazil.broker.subscriptions.subscription import Subscription
+from frazil.broker.topics.dead_letters import letters_of
+from frazil.broker.topics.topic import BrokerTopic
 from frazil.core.errors import SubscriptionNotFound, TopicDiffers, TopicNotFound
 from frazil.core.names import TopicName
 from frazil.core.partitions import partitions_of, topic_not_found
-from frazil.log.positions import Start, resolve_start
+from frazil.log.read.positions import Start, resolve_start
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStatus:
-    """`cursor`: all below is acknowledged; `durable`: as far as a crash remembers. Null where nothing is kept.
+    """`cursor`: everything below is acknowledged; `durable`: the cursor after a crash. Null if nothing is stored.
 
-    `snapshot_id` and `file`: where the table has the last row before the cursor that was looked for.
+    `snapshot_id` and `file`: the table position of the last row found before the cursor.
     """
 
     topic: str
@@ -52,7 +52,7 @@ class SubscriptionStatus:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStatus:
-    """`id` is what its clients call it by, in decimal: it may be more than JavaScript can count."""
+    """`id` is the id its clients use, in decimal: it may exceed JavaScript's integers."""
 
     topic: str
     subscription: str
@@ -78,7 +78,7 @@ class ProducerStatus:
 
 @dataclass(frozen=True, slots=True)
 class PolicyStatus:
-    """`policy` is what was set for the subscription, `effective` what holds."""
+    """`policy` is what was set for the subscription, `effective` what applies."""
 
     topic: str
     subscription: str
@@ -86,7 +86,7 @@ class PolicyStatus:
     policy: OwnPolicy
     effective: DeliveryPolicy
     dead_letter_topic: str
-    """Where dead letters go, were there any."""
+    """The topic for dead letters, whether or not there are any."""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -110,13 +110,13 @@ class BrokerAdmin:
         return found
 
     def producers(self, name: TopicName, only: Iterable[str] | None = None) -> list[ProducerStatus]:
-        """All, or those of these names."""
+        """Return all, or those with these names."""
         topic = self.topic(name)
         names = sorted(topic.producers if only is None else only)
         return [ProducerStatus(topic.label, one, str(topic.producers[one].id)) for one in names]
 
     def subscriptions(self, name: TopicName, only: Iterable[str] | None = None) -> list[SubscriptionStatus]:
-        """All, or those of these names: a page costs no more than it shows."""
+        """Return all, or those with these names: a page costs only what it shows."""
         topic = self.topic(name)
         return [
             _status(topic, topic.subscriptions[one]) for one in sorted(topic.subscriptions if only is None else only)
@@ -136,7 +136,7 @@ class BrokerAdmin:
     async def set_policy(
         self, name: TopicName, subscription: str, change: Callable[[OwnPolicy], OwnPolicy]
     ) -> PolicyStatus:
-        """`change` gets what was set before. Durable when it returns, and in force from then on."""
+        """`change` gets the previous policy. Durable when it returns, and effective from then on."""
         topic = self.topic(name)
         return _policy(topic, await self._broker.set_policy(topic, subscription, change))
 
@@ -144,14 +144,14 @@ class BrokerAdmin:
         await self._broker.delete_subscription(self.topic(name), subscription)
 
     async def reset(self, name: TopicName, subscription: str, start: Start) -> SubscriptionStatus:
-        """Durable when it returns; see `Subscription.move_to`. What the table has may be asked for, too."""
+        """Durable when it returns; see `Subscription.move_to`. It may query the table."""
         topic = self.topic(name)
         if topic.feed is None:
             _known(topic, subscription)
             raise TopicDiffers(str(name), "it is non-reliable, and keeps nothing that one could go back to")
         _known(topic, subscription)
         offset = await asyncio.to_thread(resolve_start, topic.feed.topic.log, start)
-        found = _known(self.topic(name), subscription)  # it may have gone while the offset was looked up
+        found = _known(self.topic(name), subscription)  # it may have been deleted while the offset was looked up
         assert isinstance(found, Subscription)
         await self._broker.move_subscription(topic, found, offset)
         return _status(topic, found)

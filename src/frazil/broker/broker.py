@@ -1,7 +1,7 @@
-"""The broker: topics with their producers and subscriptions, behind whatever doors.
+"""The broker: topics with their producers and subscriptions, independent of protocols.
 
-Everything runs on one event loop. What must outlive a restart is in `Records` before a call returns; messages of
-reliable topics are in the log, durable, before `send` returns.
+Everything runs on one event loop. State that must survive a restart is in `Records` before a call returns; messages of
+reliable topics are durable in the log before `send` returns.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from frazil.broker.checks import check_filters, check_fits, check_name, new_id
-from frazil.broker.clients import ConsumerPlace, Producer
-from frazil.broker.companion import Companion
-from frazil.broker.consumer import Consumer, Stream
+from frazil.broker.clients import OPEN, Caller, ConsumerPlace, Producer, is_of
 from frazil.broker.counts import BrokerCounts
-from frazil.broker.dead_letters import HEADERS_BYTES_MAX, dead_letter, letters_of
 from frazil.broker.delivery.assignment import Kind
 from frazil.broker.delivery.own_policy import OwnPolicy
 from frazil.broker.delivery.policy import DeliveryPolicy
 from frazil.broker.delivery.progress import Progress
-from frazil.broker.directory import Directory
-from frazil.broker.entry import Entry
-from frazil.broker.figures import SubscriptionFigures, all_figures
-from frazil.broker.known import KnownTopics
-from frazil.broker.live import LiveSubscription
-from frazil.broker.one_by_one import OneByOne
-from frazil.broker.places import PlaceKeeper
-from frazil.broker.policies import check_takes_letters, own_policy, with_policy
-from frazil.broker.progress import ProgressKeeper, restored, restored_place, stored_form
-from frazil.broker.put_back import records_of, records_of_all, records_of_topic
-from frazil.broker.records import Records, Stored, stored_consumer
-from frazil.broker.restoring import StoredSubscription, StoredUsers
-from frazil.broker.subscription import Subscription, new_incarnation
-from frazil.broker.topic import BrokerTopic
-from frazil.core.broker_settings import BrokerSettings
+from frazil.broker.producers import BrokerProducers
+from frazil.broker.serial import SerialLock
+from frazil.broker.store.companion import Companion
+from frazil.broker.store.known_records import records_of, records_of_all, records_of_topic
+from frazil.broker.store.places import PlaceKeeper
+from frazil.broker.store.policies import check_takes_letters, own_policy, with_policy
+from frazil.broker.store.progress import ProgressKeeper, restored, restored_place, stored_form
+from frazil.broker.store.records import Records, Stored, stored_consumer
+from frazil.broker.store.startup import StoredSubscription, StoredUsers
+from frazil.broker.subscriptions.consumer import Consumer, Stream
+from frazil.broker.subscriptions.figures import SubscriptionFigures, all_figures
+from frazil.broker.subscriptions.live import LiveSubscription
+from frazil.broker.subscriptions.subscription import Subscription, new_incarnation
+from frazil.broker.topics.dead_letters import HEADERS_BYTES_MAX, dead_letter, letters_of
+from frazil.broker.topics.directory import Directory
+from frazil.broker.topics.entry import Entry
+from frazil.broker.topics.known import KnownTopics
+from frazil.broker.topics.topic import BrokerTopic
 from frazil.core.clock import Clock
 from frazil.core.errors import (
     Closed,
@@ -53,15 +53,16 @@ from frazil.core.names import TopicName
 from frazil.core.offsets import Place
 from frazil.core.partitions import topic_or_partitions
 from frazil.core.settings import RetentionSettings
+from frazil.core.settings.broker import BrokerSettings
 from frazil.log.storage import Storage
-from frazil.meta.broker_keys import CONSUMERS, PRODUCERS, SUBSCRIPTIONS, progress_key, topic_key
+from frazil.meta.broker_keys import CONSUMERS, SUBSCRIPTIONS, progress_key, topic_key
 from frazil.meta.store import MetaStore
 
 _log = logging.getLogger("frazil.broker")
 
 
 class Broker:
-    """Made and used on one event loop: `await start()` first, `await close()` last."""
+    """Created and used on one event loop: `await start()` first, `await close()` last."""
 
     def __init__(
         self,
@@ -72,32 +73,35 @@ class Broker:
         companion: Companion | None = None,
         copy: MetaStore | None = None,
     ) -> None:
-        """`companion` says what else is stored of a topic. `copy` is beside the data."""
+        """`companion` says what else is stored with a topic. `copy` is kept next to the data."""
         self._storage = storage
         self._records = Records(meta, copy)
-        self._directory = Directory(storage, self._records, companion or Companion())
+        self._directory = Directory(storage, self._records, companion or Companion(), meta, clock)
+        self.identities = self._directory.identities
         self._topics = self._directory.known
         self._policy = DeliveryPolicy.of(settings)
         self._clock = clock
         self._progress = ProgressKeeper(self._records, settings.progress_flush_ms)
         self._places = PlaceKeeper(lambda topic, one: self._progress.moved(progress_key(one.name, topic.name), one))
-        self._producers: dict[int, Producer] = {}
+        self._making = SerialLock()
+        self._producers = BrokerProducers(self._directory, self._records, self._making)
         self._consumers: dict[int, ConsumerPlace] = {}
-        self._making = OneByOne()
         self._closing = False
+        self.loop: asyncio.AbstractEventLoop | None = None
         self.counts = BrokerCounts()
         self.address = ""
-        """By which Danube clients reach it, once its door is open."""
+        """The address for Danube clients, once the server listens."""
 
     async def start(self) -> None:
         """Everything that was known before. Cursors go on where they were stored."""
+        self.loop = asyncio.get_running_loop()
         if lost := await self._records.recover(await self._directory.all_stored()):
             _log.error("the metadata store has lost %d records, as if restored from an older copy: put back", lost)
         await self._directory.restore()
         users = await StoredUsers.read(self._records)
         for producer in users.producers():
             if (found := self._topics.get(producer.topic)) is not None:
-                self._add_producer(Producer(producer.id, producer.name, found))
+                self._producers.add(Producer(producer.id, producer.name, found, producer.owner))
         for stored in users.subscriptions():
             if (found := self._topics.get(stored.topic)) is not None:
                 self._restore(found, stored)
@@ -105,28 +109,30 @@ class Broker:
         self._places.start()
 
     def end_streams(self) -> None:
-        """No new work; what is on its way is answered still."""
+        """Accept no new work; calls in progress are still answered."""
         self._closing = True
         for place in self._consumers.values():
             if place.consumer.stream is not None:
                 place.consumer.stream.end()
 
     async def close(self) -> None:
-        """Cursors are stored. Where that can't be done, what was acknowledged lately is delivered again."""
+        """Store the cursors. If that fails, recently acknowledged messages are redelivered."""
         self.end_streams()
         await self._places.close()
         for topic in self._topics.values():
             await topic.close()
         await self._progress.close()
+        await self._directory.close()
         self._records.close()
 
     async def store_again(self) -> None:
-        """All that is known. For a metadata store that was restored from an older copy."""
+        """Store the whole state again, for a metadata store that was restored from an older backup."""
         async with self._making, self._progress.held():
             await self._records.put_all(records_of_all(self._topics.values()))
+        await asyncio.to_thread(self.identities.carry_over_now)
 
     async def copy_all(self) -> None:
-        """All that is known, to the copy beside the data."""
+        """Store the whole state in the copy next to the data."""
         async with self._making:
             await self._records.copy_all(records_of_all(self._topics.values()))
 
@@ -136,25 +142,26 @@ class Broker:
         return name in self._topics
 
     async def make_known(self, topic: str) -> None:
-        """A topic that the storage has, for subscriptions; one of another door may be here for the first time."""
+        """Register a topic of the storage for subscriptions; it may have been created by another protocol."""
         self._check_open()
         parsed = TopicName.parse(topic)
         if parsed not in self._topics:
             await self._topic(parsed, reliable=True, create=False)
 
     def partitions(self, name: TopicName) -> list[str]:
-        """The topic itself, or its partitions in their order; nothing if neither is known."""
+        """Return the topic itself, or its partitions in order; empty if neither is known."""
         return [str(one) for one in self._directory.partitions(name)]
 
     async def discover(self, name: TopicName) -> list[str]:
-        """As `partitions`; topics that the log alone knows, made by another door or on the folder, become known."""
+        """Like `partitions`, but also registers topics that only the log knows, created by another protocol or on the
+        folder."""
         stored = await self._directory.stored(name)
         for one in topic_or_partitions(name, stored):
             try:
                 if one in stored:
                     await self.make_known(str(one))
             except (CorruptLog, SchemaMismatch, TopicNotFound) as error:
-                _log.warning("%s is not told to clients of %s: %s", one, name, error)
+                _log.warning("%s is left out for clients of %s: %s", one, name, error)
         return self.partitions(name)
 
     def acked(self, name: TopicName) -> int:
@@ -162,7 +169,7 @@ class Broker:
         return self._topics[name].acked_end() if name in self._topics else 0
 
     def figures(self) -> list[SubscriptionFigures]:
-        """From any thread."""
+        """Thread-safe."""
         return all_figures(list(self._topics.values()))
 
     @property
@@ -181,61 +188,41 @@ class Broker:
 
     # --- producers
 
-    def check_producer(self, topic: str, name: str, *, reliable: bool) -> TopicName:
-        """Refuses what `create_producer` would refuse, and changes nothing."""
+    def check_producer(self, topic: str, name: str, *, reliable: bool, owner: str | None = None) -> None:
+        """Refuse what `create_producer` would refuse, without changes."""
         self._check_open()
-        parsed = TopicName.parse(topic)
-        check_name("producer_name", name)
-        check_fits("producer_name", topic_key(PRODUCERS, parsed, name))
-        known = self._topics.get(parsed)
-        if known is None:
-            self._directory.check_partitioning(parsed)
-        else:
-            known.check_dispatch(reliable=reliable)
-        return parsed
+        self._producers.check(topic, name, reliable=reliable, owner=owner)
 
-    async def create_producer(self, topic: str, name: str, *, reliable: bool) -> Producer:
-        """The same producer again if it is known. The topic is made if it is not there."""
-        parsed = self.check_producer(topic, name, reliable=reliable)
-        present = self._topics.get(parsed)
-        if present is not None and (known := present.producers.get(name)) is not None:
-            return known  # also while the metadata store is away
-        async with self._making:
-            found = self._topics.get(parsed)
-            if found is not None:
-                found.check_dispatch(reliable=reliable)
-            producer = None if found is None else found.producers.get(name)
-            if producer is None:
-                number = new_id(self._producers)
-                record = {topic_key(PRODUCERS, parsed, name): {"id": number}}
-                if found is None:
-                    found = await self._directory.add(parsed, reliable=reliable, create=True, also=record)
-                else:
-                    await self._records.put_all(record)
-                producer = Producer(number, name, found)
-                self._add_producer(producer)
-        return producer
-
-    def producer(self, number: int) -> Producer:
-        """`UnknownClient` says: create it again."""
+    async def create_producer(
+        self, topic: str, name: str, *, reliable: bool, owner: str | None = None, create: bool = True
+    ) -> Producer:
+        """Return the known producer, or create it. With `create`, the topic is created if it does not exist."""
         self._check_open()
-        if number not in self._producers:
-            raise UnknownClient("producer", number)
-        return self._producers[number]
+        return await self._producers.create(topic, name, reliable=reliable, owner=owner, create=create)
+
+    def producer(self, number: int, caller: str | None = None) -> Producer:
+        """Raises `UnknownClient`, also for the producer of another principal."""
+        self._check_open()
+        return self._producers.get(number, caller)
+
+    def find_producer(self, number: int) -> Producer | None:
+        return None if self._closing else self._producers.find(number)
 
     def has_producer(self, number: int) -> bool:
-        return not self._closing and number in self._producers
-
-    def _add_producer(self, producer: Producer) -> None:
-        producer.topic.producers[producer.name] = producer
-        self._producers[producer.id] = producer
+        return self.find_producer(number) is not None
 
     # --- consumers
 
     async def subscribe(
-        self, topic: str, subscription: str, kind: Kind, consumer: str, key_filters: Sequence[str] = ()
+        self,
+        topic: str,
+        subscription: str,
+        kind: Kind,
+        consumer: str,
+        key_filters: Sequence[str] = (),
+        caller: Caller = OPEN,
     ) -> int:
-        """The id of the consumer, known or new. A new subscription begins at what is published next."""
+        """Return the id of the consumer, known or new. A new subscription begins with the next published message."""
         self._check_open()
         parsed = TopicName.parse(topic)
         check_name("subscription", subscription)
@@ -248,52 +235,67 @@ class Broker:
             raise TopicNotFound(topic)
         known = found.subscriptions.get(subscription)
         mine = None if known is None else known.consumers.get(consumer)
-        if known is None or mine is None or mine.key_filters != tuple(key_filters):
-            async with self._making:  # else nothing is to be stored, and it goes on while the metadata store is away
+        if known is None or mine is None or caller.changes(mine, key_filters):
+            async with self._making:  # otherwise nothing is stored, and no metadata store is needed
                 self._check_still_there(found)
-                known, mine = await self._consumer_of(found, subscription, kind, consumer, key_filters)
+                known, mine = await self._consumer_of(found, subscription, kind, consumer, key_filters, caller)
         known.end_stream(mine)  # an explicit subscribe takes over
         known.expect(mine)
         return mine.id
 
     async def _consumer_of(
-        self, topic: BrokerTopic, subscription: str, kind: Kind, name: str, key_filters: Sequence[str]
+        self,
+        topic: BrokerTopic,
+        subscription: str,
+        kind: Kind,
+        name: str,
+        key_filters: Sequence[str],
+        caller: Caller,
     ) -> tuple[Subscription | LiveSubscription, Consumer]:
-        """Known or new, and stored with these filters."""
+        """Return the known or new consumer, stored with these filters."""
         known = topic.subscriptions.get(subscription)
         mine = None if known is None else known.consumers.get(name)
         if known is None:
-            mine = Consumer(name, new_id(self._consumers), key_filters)
+            mine = Consumer(name, new_id(self._consumers), key_filters, caller.name)
             known = await self._new_subscription(topic, subscription, kind, mine)
         elif mine is None:
             if known.kind is Kind.EXCLUSIVE and known.consumers:
                 raise SubscriptionTaken(str(topic.name), subscription, next(iter(known.consumers)))
-            mine = Consumer(name, new_id(self._consumers), key_filters)
+            mine = Consumer(name, new_id(self._consumers), key_filters, caller.name)
             await self._records.put_all(stored_consumer(topic.name, subscription, mine))
             self._add_consumer(topic, known, mine)
-        elif mine.key_filters != tuple(key_filters):
-            wanted = Consumer(mine.name, mine.id, key_filters)
+        elif caller.changes(mine, key_filters):
+            wanted = Consumer(mine.name, mine.id, key_filters, caller.owner_of(mine, topic.label, subscription))
             await self._records.put_all(stored_consumer(topic.name, subscription, wanted))
+            mine.owner = wanted.owner
             known.set_filters(mine, key_filters)
         return known, mine
 
-    def connect(self, number: int) -> tuple[BrokerTopic, Subscription | LiveSubscription, Consumer, Stream]:
+    def consumer(self, number: int, caller: str | None = None) -> ConsumerPlace:
+        """Raises `UnknownClient`, also for the consumer of another principal."""
         self._check_open()
         place = self._consumers.get(number)
-        if place is None:
+        if place is None or not is_of(place.consumer.owner, caller):
             raise UnknownClient("consumer", number)
+        return place
+
+    def connect(self, number: int) -> tuple[BrokerTopic, Subscription | LiveSubscription, Consumer, Stream]:
+        place = self.consumer(number)
         return place.topic, place.subscription, place.consumer, place.subscription.connect(place.consumer)
 
+    def find_consumer(self, number: int) -> ConsumerPlace | None:
+        """Return the consumer if it is known, connected or not: before the stream is opened or reopened."""
+        return None if self._closing else self._consumers.get(number)
+
     def has_consumer(self, number: int) -> bool:
-        """Connected or not: it is asked for before the stream is opened, and while it is opened anew."""
-        return not self._closing and number in self._consumers
+        return self.find_consumer(number) is not None
 
     def has_forgotten(self, number: int) -> bool:
-        """Of a consumer that was there: it went with its subscription, or its topic."""
+        """Whether a former consumer was deleted with its subscription or its topic."""
         return number not in self._consumers
 
     def subscription(self, topic: str, name: str) -> Subscription | LiveSubscription:
-        """For answers, which name no consumer."""
+        """Look up for answers, which name no consumer."""
         self._check_open()
         found = self._topics.get(TopicName.parse(topic))
         if found is None:
@@ -306,7 +308,7 @@ class Broker:
     async def _new_subscription(
         self, topic: BrokerTopic, name: str, kind: Kind, first: Consumer
     ) -> Subscription | LiveSubscription:
-        """With its first consumer, or not at all."""
+        """Create it with its first consumer, or not at all."""
         made = self._made(topic, name, kind, Progress(new_incarnation(), topic.end), OwnPolicy())
         records = stored_consumer(topic.name, name, first)
         records[topic_key(SUBSCRIPTIONS, topic.name, name)] = {"kind": str(kind)}
@@ -328,7 +330,7 @@ class Broker:
             _log.error("%s: how far subscription %s was is not known: all is delivered again", topic.name, name)
         progress = Progress(new_incarnation(), 0) if value is None else restored(value, new_incarnation)
         if progress.cursor > topic.end:
-            _log.error("%s: subscription %s was at offset %d, and the log ends at %d: it goes on there",
+            _log.error("%s: subscription %s was at offset %d, but the log ends at %d: it continues there",
                        topic.name, name, progress.cursor, topic.end)  # fmt: skip
         own, place = own_policy(topic.name, name, known.value.get("policy")), restored_place(value or {})
         made = topic.subscriptions[name] = self._made(topic, name, Kind(known.value["kind"]), progress, own, place)
@@ -367,7 +369,7 @@ class Broker:
         subscription.add(consumer)
         self._consumers[consumer.id] = ConsumerPlace(topic, subscription, consumer)
 
-    # --- messages that nobody acknowledges
+    # --- poison messages
 
     async def _set_aside(
         self, topic: BrokerTopic, subscription: Subscription, entry: Entry, attempts: int, reason: str
@@ -392,18 +394,15 @@ class Broker:
         retention: RetentionSettings | None,
         also: Mapping[str, Stored] | None = None,
     ) -> list[TopicName]:
-        """A new topic, or all its partitions: all of them, or none. Returns their names; `TopicExists`.
-
-        `also` are records that are stored with it, or not at all.
-        """
+        """Create a topic, or all its partitions, with the records `also`: all or nothing; `TopicExists`."""
         self._check_open()
         async with self._making:
             return await self._directory.create(base, partitions, reliable, retention, also or {})
 
     async def delete_topic(self, name: TopicName, *, force: bool) -> None:
-        """With everything that is known of it, and all its partitions; or nothing, if one of them is in use."""
+        """Delete the topic with all its state and partitions; or nothing, if one of them is in use."""
         self._check_open()
-        async with self._making, self._progress.held():
+        async with self._making, self._progress.held(), self._directory.held(name):
             names = await self._directory.all_of(name)
             users = [await self._records.users(one) for one in names]
             subscriptions, producers = (sum(each) for each in zip(*users, strict=True))
@@ -413,28 +412,28 @@ class Broker:
                 stored = one not in self._topics or self._topics[one].reliable
                 await self._remove(one)
                 if stored:
-                    await asyncio.to_thread(self._storage.delete_topic, str(one))
+                    await self._directory.delete_log(one)
 
     async def _remove(self, name: TopicName) -> None:
-        """All but the log, which goes after it: a cursor never outlives its log. What is stored goes first."""
+        """Remove all but the log, which is deleted later: a cursor never outlives its log. Stored state goes first."""
         topic = self._topics.get(name)
         try:
             await self._directory.forget(name)
         except BaseException:
             if topic is not None:
-                self._progress.put_back(str(name), partial(records_of_topic, topic))
+                self._progress.store_again(str(name), partial(records_of_topic, topic))
             raise
         self._topics.remove(name)
         self._progress.forget(str(name))
         if topic is not None:
             for subscription in topic.subscriptions.values():
                 self._forget_consumers(topic, subscription)
-            for producer in topic.producers.values():
-                del self._producers[producer.id]
+            self._producers.forget(topic.producers.values())
             await topic.close()
 
     async def delete_subscription(self, topic: BrokerTopic, name: str) -> None:
-        """Its streams end. Whoever subscribes again by that name begins with what is published next."""
+        """Delete the subscription and end its streams. A new one of that name begins with the next
+        published message."""
         self._check_open()
         async with self._making, self._progress.held():
             self._check_still_there(topic)
@@ -442,16 +441,16 @@ class Broker:
             if subscription is None:
                 raise SubscriptionNotFound(str(topic.name), name)
             try:
-                await self._records.delete_subscription(topic.name, name)  # first: if it fails, all is as it was
+                await self._records.delete_subscription(topic.name, name)  # first: if it fails, nothing has changed
             except BaseException:
-                self._progress.put_back(progress_key(name, topic.name), partial(records_of, topic, subscription))
+                self._progress.store_again(progress_key(name, topic.name), partial(records_of, topic, subscription))
                 raise
             del topic.subscriptions[name]
             self._forget_consumers(topic, subscription)
             await subscription.close()
 
     async def move_subscription(self, topic: BrokerTopic, subscription: Subscription, offset: int) -> None:
-        """Durable when it returns, and in force from then on. If that fails, the subscription goes on as before."""
+        """Durable when it returns, and effective from then on. If it fails, the subscription continues as before."""
         self._check_open()
         key, wanted = progress_key(subscription.name, topic.name), Progress(new_incarnation(), offset)
         async with self._progress.held():
@@ -460,12 +459,12 @@ class Broker:
             try:
                 await self._records.put(key, stored_form(wanted))
             except BaseException:
-                self._progress.moved(key, subscription)  # it may have been stored all the same
+                self._progress.moved(key, subscription)  # it may still have been stored
                 raise
             subscription.move_to(wanted)
 
     async def set_policy(self, topic: BrokerTopic, name: str, change: Callable[[OwnPolicy], OwnPolicy]) -> Subscription:
-        """Durable when it returns, and in force from then on. A policy that is refused changes nothing."""
+        """Durable when it returns, and effective from then on. A refused policy changes nothing."""
         self._check_open()
         async with self._making:
             self._check_still_there(topic)

@@ -1,4 +1,4 @@
-"""Names and filters that clients give, checked, and ids for those who gave them."""
+"""Validation of names and filters given by clients, and generation of their ids."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_name(field: str, name: str) -> None:
 
 
 def check_fits(field: str, *keys: str) -> None:
-    """Names that are long only together, as they are stored."""
+    """Check names that are too long only in combination, as they are stored."""
     longest = max(len(key.encode()) for key in keys)
     if longest > KEY_BYTES_MAX:
         raise InvalidInput(
@@ -37,7 +37,7 @@ def check_filters(filters: Sequence[str]) -> None:
 
 
 def new_id(known: Container[int]) -> int:
-    """Random and not in use."""
+    """Return a random id that is not in use."""
     while True:
         number = 1 + secrets.randbelow(ID_MAX)
         if number not in known:

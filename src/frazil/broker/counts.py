@@ -1,17 +1,18 @@
-"""What the broker counts, kept plain so that a hot path only adds numbers; a door turns them into metrics.
+"""The broker's counters, kept plain so that a hot path only adds numbers; exported as metrics elsewhere.
 
-All is counted on the broker's loop and may be read from any thread.
+All are counted on the broker's loop and may be read from any thread.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
-from frazil.core.broker_settings import Poison
+from frazil.core.errors import FrazilError
+from frazil.core.settings.broker import Poison
 
 
 class DeliveryCounts:
-    """Of one subscription, since the process began."""
+    """Counters of one subscription, since the process started."""
 
     __slots__ = ("acks", "dead_letters", "deliveries", "dropped", "nacks", "redeliveries", "timeouts")
 
@@ -32,7 +33,7 @@ class DeliveryCounts:
 
 
 class BrokerCounts:
-    """Of the whole broker: what producers sent, and calls that were refused, by the code of their error."""
+    """Counters of the whole broker: messages sent, and calls refused by error code."""
 
     __slots__ = ("refused", "sends", "sent_bytes")
 
@@ -44,3 +45,6 @@ class BrokerCounts:
     def sent(self, size_bytes: int) -> None:
         self.sends += 1
         self.sent_bytes += size_bytes
+
+    def refuse(self, error: FrazilError) -> None:
+        self.refused[error.code] += 1

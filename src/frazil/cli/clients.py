@@ -1,4 +1,6 @@
-"""`frazil producers` and `frazil consumers`: who is known, and who is there. Asks the server."""
+"""`frazil producers` and `frazil consumers`: known producers and consumers, and which are
+connected. Asks the server.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +8,19 @@ from typing import Annotated
 
 import typer
 
-from frazil.cli import completing, options, output
-from frazil.cli.server import need_server, topic_path
 from frazil.cli.subscriptions import topics_with
+from frazil.cli.target.server import need_server, topic_path
+from frazil.cli.terminal import completion, options, output
 
-producers_app = typer.Typer(no_args_is_help=True, help="Look at who publishes.")
-consumers_app = typer.Typer(no_args_is_help=True, help="Look at who consumes.")
+producers_app = typer.Typer(no_args_is_help=True, help="List producers.")
+consumers_app = typer.Typer(no_args_is_help=True, help="List consumers.")
 
 SubscriptionOrAll = Annotated[
     str | None,
     typer.Argument(
         metavar="[SUBSCRIPTION]",
         help="One subscription; all of the topic if none.",
-        autocompletion=completing.subscriptions,
+        autocompletion=completion.subscriptions,
     ),
 ]
 
@@ -26,7 +28,7 @@ SubscriptionOrAll = Annotated[
 @producers_app.callback()
 @consumers_app.callback()
 def _group() -> None:
-    """A group even of one verb: Typer would leave its name out."""
+    """Force a group even with one verb: Typer would leave its name out."""
 
 
 @producers_app.command("list")
@@ -37,7 +39,7 @@ def list_producers(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """List who was ever made a producer, of one topic or of all."""
+    """List the known producers of one topic or of all."""
     asked = need_server(server, data, config)
     names = topics_with(asked, topic, "producers")
     found = [one for name in names for one in asked.all(topic_path(name, "producers"))]
@@ -58,7 +60,7 @@ def list_consumers(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """List consumers, connected or not, and what each has in hand."""
+    """List consumers, connected or not, and their messages in flight."""
     asked = need_server(server, data, config)
     if topic is not None and subscription is not None:
         pairs = [(topic, subscription)]

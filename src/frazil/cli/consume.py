@@ -1,4 +1,4 @@
-"""`frazil consume`: read a topic from any point, and go on as it grows."""
+"""`frazil consume`: read a topic from any position, and follow it as it grows."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from frazil.cli import formats, options
-from frazil.cli.output import json_line
-from frazil.cli.positions import parse_start
-from frazil.cli.server import named_server
+from frazil.cli.target.server import named_server
+from frazil.cli.terminal import formats, options
+from frazil.cli.terminal.output import json_line
+from frazil.cli.terminal.positions import parse_start
 from frazil.core.errors import InvalidInput, LakeUnavailable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from frazil.client.topic import RemoteTopic
-    from frazil.log.positions import Start
+    from frazil.log.read.positions import Start
     from frazil.log.topic import Topic
-    from frazil.topics.read_only import ReadOnlyBatches, ReadOnlyTopic
-    from frazil.topics.served import ServedTopic
+    from frazil.node.read_only import ReadOnlyBatches, ReadOnlyTopic
 
-    Readable = Topic | ReadOnlyTopic | ServedTopic | RemoteTopic
+    Readable = Topic | ReadOnlyTopic | RemoteTopic
 
 _WRITE_BYTES = 256 * 1024
 
@@ -36,7 +35,7 @@ def consume(
         str,
         typer.Option("--offset", "-o", metavar="start|end|N|@TIME", help="@TIME: ISO 8601 (UTC), or ms since 1970."),
     ] = "start",
-    count: Annotated[int | None, typer.Option("--count", "-n", min=0, help="Stop after so many messages.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=0, help="Stop after this many messages.")] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Wait for more, until Ctrl-C.")] = False,
     format_: Annotated[
         str | None,
@@ -55,7 +54,7 @@ def consume(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Print the messages of a topic, from its start unless told otherwise. A typed topic prints rows as JSON."""
+    """Print the messages of a topic, by default from its start. A typed topic prints rows as JSON."""
     if format_ is not None and as_json:
         raise InvalidInput("give -f or --json, not both")
     if tables and server is not None:
@@ -68,34 +67,34 @@ def consume(
 
 @contextlib.contextmanager
 def _opened(topic: str, tables: bool, server: str | None, data: Path | None, config: Path | None) -> Iterator[Readable]:
-    """By the table alone, by the server that is named, beside the owner of the folder, or as its owner."""
+    """Open the table alone, the named server, the folder next to its owner, or the folder as its owner."""
     from frazil.core.settings import resolve_settings
-    from frazil.log.ownership import served_by
+    from frazil.log.folder.ownership import served_by
 
     if tables:
-        from frazil.topics.read_only import open_read_only
+        from frazil.node.read_only import open_read_only
 
         with open_read_only(resolve_settings(data, config)) as node:
             yield node.topic(topic)
         return
-    named = named_server(server, data)
+    named = named_server(server, data, config)
     if named is not None:
         from frazil.client.storage import connect
 
-        with connect(named.flight()) as remote:
+        with connect(named.flight(), client=named.flight_credentials) as remote:
             yield remote.topic(topic, create=False)
         return
     settings = options.settings_on_disk(data, config)
     options.check_exists(settings, topic)
     served = served_by(settings)
     if served is not None:
-        from frazil.topics.logs import OwnerView
-        from frazil.topics.served import ServedTopic
+        from frazil.client.storage import connect
+        from frazil.node.access.served import served_credentials
 
-        with contextlib.closing(OwnerView(served["flight"])) as view:
-            yield ServedTopic(settings, view, topic)
+        with connect(served["flight"], client=served_credentials(settings, served)) as remote:
+            yield remote.topic(topic, create=False)
         return
-    from frazil.topics.opening import open_topics
+    from frazil.node.opening import open_topics
 
     with open_topics(settings) as storage:
         yield storage.topic(topic, create=False)
@@ -107,7 +106,7 @@ def _print_all(
     left = count
     if left == 0:
         return
-    from frazil.topics.read_only import ReadOnlyBatches
+    from frazil.node.read_only import ReadOnlyBatches
 
     reader = topic.read_batches(start, follow=follow)
     try:
@@ -122,20 +121,20 @@ def _print_all(
 
 
 def _patiently(reader: ReadOnlyBatches) -> Iterator[pa.RecordBatch]:
-    """Whoever follows outlives a catalog or store that is away; it is told of once for each time."""
-    told = False
+    """Keep following while a catalog or store is unavailable; each outage is reported once."""
+    reported = False
     while True:
         try:
             batch = next(reader, None)
         except LakeUnavailable as error:
-            if not told:
+            if not reported:
                 print(f"frazil: {error.message}; waiting for it", file=sys.stderr, flush=True)
-            told = True
+            reported = True
             reader.wait()
             continue
         if batch is None:
             return
-        told = False
+        reported = False
         yield batch
 
 
@@ -158,7 +157,7 @@ def _lines(topic: Readable, batch: pa.RecordBatch, pieces: list[formats.Piece] |
 
 
 def _write(lines: Iterable[bytes]) -> None:
-    """In large pieces, and nothing held back behind a batch: whoever follows sees it at once."""
+    """Write in large pieces, and flush after each batch, so that a follower sees it at once."""
     out = sys.stdout.buffer
     held, held_bytes = [], 0
     for line in lines:

@@ -1,4 +1,4 @@
-"""`frazil dead-letters`: what subscriptions gave up, and published again. Asks the server."""
+"""`frazil dead-letters`: messages that subscriptions gave up on, and their replay. Asks the server."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from urllib.parse import urlencode
 
 import typer
 
-from frazil.cli import options, output
-from frazil.cli.progress import counter
-from frazil.cli.server import Server, need_server, topic_path
-from frazil.core.error_forms import from_dict
+from frazil.cli.target.server import Server, need_server, topic_path
+from frazil.cli.terminal import options, output
+from frazil.cli.terminal.progress import counter
 from frazil.core.errors import InvalidInput
+from frazil.core.errors.codec import from_dict
 
-app = typer.Typer(no_args_is_help=True, help="Look at messages that subscriptions gave up, and publish them again.")
+app = typer.Typer(no_args_is_help=True, help="Show messages that subscriptions gave up on, and publish them again.")
 
 From = Annotated[
     str | None, typer.Option("--from", metavar="TOPIC", help="The dead-letter topic of a policy, if it has its own.")
@@ -25,15 +25,15 @@ REPLAY_ROWS = 1_000
 @app.command("list")
 def list_(
     topic: options.TopicArgument,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, max=1_000, help="At most so many.")] = 20,
-    after: Annotated[int | None, typer.Option("--after", min=0, help="Only those behind this offset.")] = None,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, max=1_000, help="Maximum number.")] = 20,
+    after: Annotated[int | None, typer.Option("--after", min=0, help="Only those after this offset.")] = None,
     source: From = None,
     server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """List messages that subscriptions of a topic gave up, oldest first, with the reason."""
+    """List messages that subscriptions of a topic gave up on, oldest first, with the reason."""
     query = {"limit": count, "after": after, "from": source}
     found = need_server(server, data, config).get(topic_path(topic, "dead-letters"), **query)
     if as_json:
@@ -54,7 +54,7 @@ def replay(
     topic: options.TopicArgument,
     offset: Annotated[int | None, typer.Option("--offset", min=0, help="This one, by its `offset`.")] = None,
     all_: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
-    after: Annotated[int | None, typer.Option("--after", min=0, help="With --all: those behind this offset.")] = None,
+    after: Annotated[int | None, typer.Option("--after", min=0, help="With --all: those after this offset.")] = None,
     source: From = None,
     yes: options.Yes = False,
     server: options.Server = None,
@@ -62,7 +62,7 @@ def replay(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Publish dead letters again where they came from. They stay where they are: twice replayed is twice published."""
+    """Publish dead letters again to their topic. They are not removed: replaying twice publishes twice."""
     if all_ == (offset is not None) or (after is not None and not all_):
         raise InvalidInput("give --offset N for one dead letter, or --all, with or without --after")
     asked = need_server(server, data, config)
@@ -81,7 +81,7 @@ def replay(
 
 
 def _replay_all(server: Server, path: str, after: int | None) -> int:
-    """In portions, each of which says how far it came: what was published before an error is told with it."""
+    """Replay in portions, each of which reports its progress: an error includes what was published before it."""
     done = 0
     with counter("replaying", None) as bar:
         while True:
@@ -91,7 +91,7 @@ def _replay_all(server: Server, path: str, after: int | None) -> int:
             if answer["error"] is not None:
                 error = from_dict(answer["error"])
                 error.fields |= {"replayed": done, "next": answer["next"]}
-                go_on = "" if answer["next"] is None else f"; go on with --after {answer['next']}"
+                go_on = "" if answer["next"] is None else f"; continue with --after {answer['next']}"
                 error.message += f"; {output.plural(done, 'dead letter')} before it were published again{go_on}"
                 raise error
             after = answer["next"]

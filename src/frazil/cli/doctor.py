@@ -1,4 +1,4 @@
-"""`frazil doctor`: is this machine fit, is this folder well, and what to do if not."""
+"""`frazil doctor`: check the machine, the data folder and the server, and say what to do."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
-from frazil.cli import options, output
-from frazil.cli.server import Server, find_server
+from frazil.cli.target.server import Server, find_server
+from frazil.cli.terminal import options, output
 from frazil.core.clock import SystemClock
 from frazil.core.disk import LocalDisk
-from frazil.core.errors import FrazilError, InvalidSettings, LakeUnavailable
+from frazil.core.disk.json_file import read_json
+from frazil.core.errors import FrazilError, InvalidSettings, LakeUnavailable, NewerFormat
 from frazil.core.extras import install_hint
-from frazil.log.folder import walk_topics
-from frazil.pipeline.requirements import JAVA_VERSIONS, find_java, package_version
+from frazil.log.folder.layout import walk_topics
+from frazil.pipeline.spark.requirements import JAVA_VERSIONS, find_java, package_version
 
 if TYPE_CHECKING:
     from frazil.core.settings import Settings
@@ -49,7 +50,7 @@ def doctor(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Look at the machine, the data folder and the server: ok, warn or fail, with what to do. Changes nothing."""
+    """Check the machine, the data folder and the server: ok, warn or fail, with what to do. Changes nothing."""
     settings = options.settings_on_disk(data, config)
     findings = [*(look(settings) for look in LOOKS), _server(find_server(server, data, config))]
     if as_json:
@@ -63,7 +64,7 @@ def doctor(
 
 
 def _python(_: Settings) -> Finding:
-    return Finding("python", "ok", platform.python_version())  # an older one cannot even read this file
+    return Finding("python", "ok", platform.python_version())  # an older Python cannot even parse this file
 
 
 def _pyarrow(_: Settings) -> Finding:
@@ -82,7 +83,7 @@ def _platform(_: Settings) -> Finding:
 
 
 def _java(_: Settings) -> Finding:
-    """A warning only: without Spark rows stay in the log, which is no loss."""
+    """Only a warning: without Spark rows stay in the log, and none are lost."""
     java, wanted = find_java(), " or ".join(map(str, JAVA_VERSIONS))
     if java is None:
         return Finding("java", "warn", "none found", f"rows reach no table: install Java {wanted}, or set JAVA_HOME")
@@ -109,54 +110,57 @@ def _package(name: str, wanted: str) -> Finding:
 
 
 def _mover(settings: Settings) -> Finding:
-    from frazil.pipeline.status_file import read_status
+    from frazil.node.movers.status_file import read_status
 
-    told = read_status(settings, SystemClock())
-    if told is None:
+    try:
+        report = read_status(settings, SystemClock())
+    except NewerFormat as error:
+        return Finding("mover", "warn", error.message, "a mover of this version writes it anew")
+    if report is None:
         return Finding("mover", "ok", "has never run on this folder")
-    failing = [name for name, topic in told.get("topics", {}).items() if topic.get("error")]
-    text, advice = str(told.get("state")), "see: frazil pipeline status"
-    if told.get("error"):
-        return Finding("mover", "warn", f"{text}: {told['error']}", advice)
+    failing = [name for name, topic in report.get("topics", {}).items() if topic.get("error")]
+    text, advice = str(report.get("state")), "see: frazil pipeline status"
+    if report.get("error"):
+        return Finding("mover", "warn", f"{text}: {report['error']}", advice)
     if failing:
         return Finding("mover", "warn", f"{text}; {output.plural(len(failing), 'topic')} can't be moved", advice)
-    kept = told.get("maintenance") or {}
+    kept = report.get("maintenance") or {}
     if kept.get("state") == "failed":
         return Finding("mover", "warn", f"{text}; its maintenance of the tables failed: {kept.get('error')}", advice)
     if text == "gone":
-        return Finding("mover", "warn", "it ended without a word", "start it again: frazil serve")
+        return Finding("mover", "warn", "it ended without a report", "restart it: frazil serve")
     return Finding("mover", "ok", text)
 
 
 def _lake(settings: Settings) -> Finding:
-    """The catalog and its store, asked and not written to, for a few seconds at most."""
+    """Query the catalog and its store for a few seconds at most, without writing."""
     if package_version("pyiceberg") is None:
         return Finding("lake", "ok", "not asked: pyiceberg is not installed")
-    from frazil.lake.check import ask_lake
+    from frazil.lake.catalogs.check import probe_lake
 
     try:
-        where = ask_lake(settings)
+        where = probe_lake(settings)
     except LakeUnavailable as error:
         return Finding("lake", "fail", error.message, "rows wait in the log until it answers")
     return Finding("lake", "ok", where)
 
 
 def _tables(settings: Settings) -> Finding:
-    """Whether a log has gone back behind its table: by a repair, or by a folder restored from an older copy."""
-    from frazil.log.ownership import owner_of
-    from frazil.pipeline.status_file import read_status
-    from frazil.topics.table_ahead import tables_ahead
+    """Report logs that end before their table: after a repair, or after a folder was restored from an older copy."""
+    from frazil.log.folder.ownership import owner_of
+    from frazil.node.movers.table_ahead import tables_ahead
+    from frazil.node.movers.table_progress import status_path
 
-    told = read_status(settings, SystemClock())
-    if not (told or {}).get("topics"):
+    report = read_json(status_path(settings))
+    if not (report or {}).get("topics"):
         return Finding("tables", "ok", "none is known to be moved to")
     logs = _logs(settings)
     known = {} if owner_of(settings) is not None else {info.log_id: info.durable_end for info in logs}
-    ahead = tables_ahead(told, known, {one.log_id for info in logs for one in info.former})
+    ahead = tables_ahead(report, known, {one.log_id for info in logs for one in info.former})
     if ahead:
         text = f"{output.plural(len(ahead), 'topic')} with a table ahead of the log: {next(iter(ahead.values()))}"
         return Finding("tables", "fail", text, "frazil log renumber: see Operate, The log is behind its table")
-    return Finding("tables", "ok", "no log is known to be behind its table")
+    return Finding("tables", "ok", "no log is behind its table")
 
 
 def _logs(settings: Settings) -> list[LogInfo]:
@@ -166,9 +170,9 @@ def _logs(settings: Settings) -> list[LogInfo]:
 
 
 def _retention(settings: Settings) -> Finding:
-    """What keeps rows in the log past their retention, as far as the settings alone tell."""
-    from frazil.topics.guards.moved import MovedFolder, catalog_name
-    from frazil.topics.guards.table import kept_in_memory
+    """Report what keeps rows in the log past their retention, as far as the settings show it."""
+    from frazil.node.retention.moved import MovedFolder, catalog_name
+    from frazil.node.retention.table import kept_in_memory
 
     setting = kept_in_memory(settings)
     if setting is not None:
@@ -185,19 +189,19 @@ def _retention(settings: Settings) -> Finding:
 
 
 def _metadata(settings: Settings) -> Finding:
-    from frazil.core.metadata_settings import MetadataType
-    from frazil.meta.opening import look_at_members
+    from frazil.core.settings.metadata import MetadataType
+    from frazil.meta.opening import probe_members
 
     if settings.metadata.type is MetadataType.SQLITE:
         return Finding("metadata", "ok", "SQLite, in the data folder")
     try:
-        members = look_at_members(settings)
+        members = probe_members(settings)
     except InvalidSettings as error:
-        return Finding("metadata", "fail", error.message, "mend the setting")
+        return Finding("metadata", "fail", error.message, "fix the setting")
     bad = [f"{endpoint} ({reason})" for endpoint, reason in members.items() if reason is not None]
     if not bad:
         return Finding("metadata", "ok", f"etcd: {output.plural(len(members), 'member')} of {len(members)} answered")
-    text, advice = f"etcd: cannot use {', '.join(bad)}", "start etcd there, or mend the settings under `metadata`"
+    text, advice = f"etcd: cannot use {', '.join(bad)}", "start etcd there, or fix the settings under `metadata`"
     return Finding("metadata", "warn" if len(bad) < len(members) else "fail", text, advice)
 
 
@@ -212,25 +216,25 @@ def _folder(settings: Settings) -> Finding:
 
 
 def _owner(settings: Settings) -> Finding:
-    from frazil.log.ownership import owner_of
+    from frazil.log.folder.ownership import owner_of
 
     pid = owner_of(settings)
     return Finding("owner", "ok", "no process owns it" if pid is None else f"process {pid} owns it")
 
 
 def _server(server: Server | None) -> Finding:
-    """Health as the server itself tells it."""
+    """Report the server's own health status."""
     if server is None:
         return Finding("server", "ok", "none runs on this folder")
     try:
-        told = server.ready()
+        health = server.ready()
     except FrazilError as error:
         return Finding("server", "fail", error.message)
-    text = f"{server.address} is {told.get('status')}, {told.get('opened')} of {told.get('topics')} topics opened"
-    if told.get("status") == "ready":
-        warnings = [str(one.get("message")) for one in told.get("warnings") or []]
+    text = f"{server.address} is {health.get('status')}, {health.get('opened')} of {health.get('topics')} topics opened"
+    if health.get("status") == "ready":
+        warnings = [str(one.get("message")) for one in health.get("warnings") or []]
         return Finding("server", "warn", f"{text}: {warnings[0]}") if warnings else Finding("server", "ok", text)
-    reasons = told.get("reasons") or []
+    reasons = health.get("reasons") or []
     first = f": {reasons[0].get('message')}" if reasons else ""
     return Finding("server", "warn", text + first, "see its log" if reasons else "wait until all topics are open")
 
@@ -249,7 +253,7 @@ def _space(settings: Settings) -> Finding:
     if free < FREE_BYTES_FAIL:
         return Finding("disk space", "fail", text, "make room")
     if free < FREE_BYTES_LOW:
-        return Finding("disk space", "warn", text, "make room soon")
+        return Finding("disk space", "warn", text, "free space soon")
     return Finding("disk space", "ok", text)
 
 
@@ -265,7 +269,7 @@ def _sync(settings: Settings) -> Finding:
     try:
         times_ms = _sync_times_ms(_nearest(settings))
     except OSError as error:
-        return Finding("sync", "fail", f"cannot write and sync a file ({error.strerror})", "look at the disk")
+        return Finding("sync", "fail", f"cannot write and sync a file ({error.strerror})", "check the disk")
     middle = statistics.median(times_ms)
     text = f"write and fdatasync of 4 KiB: p50 {middle:.2f} ms, worst of {len(times_ms)} {max(times_ms):.2f} ms"
     if middle > SYNC_SLOW_MS:
@@ -274,7 +278,7 @@ def _sync(settings: Settings) -> Finding:
 
 
 def _sync_times_ms(folder: Path) -> list[float]:
-    """Measured on a file of its own, with room made before, as the log does it."""
+    """Measure on a separate, preallocated file, as the log writes."""
     disk, path = LocalDisk(), folder / f"~doctor-{os.getpid()}"
     file = disk.open(path, "create")
     try:
@@ -295,7 +299,7 @@ def _sync_times_ms(folder: Path) -> list[float]:
 def _records(settings: Settings) -> Finding:
     if not settings.log_folder.is_dir():
         return Finding("records", "ok", "there is no log yet")
-    from frazil.log.check import read_ends
+    from frazil.log.repair.check import read_ends
 
     _, flaw = read_ends(LocalDisk(), settings.log_folder)
     if flaw is not None:
@@ -307,12 +311,12 @@ def _set_aside(settings: Settings) -> Finding:
     kept = list(_kept_files(settings))
     if kept:
         text = f"{output.plural(len(kept), 'file')} cut off by recovery or repair, first {kept[0]}"
-        return Finding("set aside", "warn", text, "move them away once you know what they held")
+        return Finding("set aside", "warn", text, "move them away once you have checked them")
     return Finding("set aside", "ok", "no bytes were cut off")
 
 
 def _kept_files(settings: Settings) -> Iterator[Path]:
-    from frazil.log.check import is_set_aside
+    from frazil.log.repair.check import is_set_aside
 
     with contextlib.suppress(FileNotFoundError):
         for name, _ in walk_topics(LocalDisk(), settings.log_folder):
@@ -328,7 +332,7 @@ def _used_bytes(settings: Settings) -> int:
 
 
 def _nearest(settings: Settings) -> Path:
-    """The data folder, or the nearest one above it that is there."""
+    """Return the data folder, or its nearest existing parent."""
     assert settings.data is not None
     folder = settings.data.absolute()
     if settings.data.exists():

@@ -1,22 +1,23 @@
-"""`frazil generate`: files for other programs, made from what this version has."""
+"""`frazil generate`: files for other programs, generated for this version."""
 
 from __future__ import annotations
 
-import json
+from importlib import resources
 from typing import Annotated
 
 import typer
 
-from frazil.cli import options, output
-from frazil.serve.alerts import alert_rules
-from frazil.serve.dashboard import dashboard
+from frazil.cli.terminal import options, output
+
+FILES = "frazil.doors.metrics"
+DASHBOARD, ALERTS = "grafana-dashboard.json", "prometheus-alerts.yaml"
 
 app = typer.Typer(no_args_is_help=True, help="Print files for other programs.")
 
 
 @app.callback()
 def _group() -> None:
-    """A group even of one verb: Typer would leave its name out."""
+    """Force a group even with one verb: Typer would leave its name out."""
 
 
 @app.command("grafana-dashboard")
@@ -28,12 +29,11 @@ def grafana_dashboard(
     config: options.Config = None,  # noqa: ARG001
     as_json: options.Json = False,
 ) -> None:
-    """Print a dashboard that Grafana can import, or alert rules for Prometheus, for the metrics of this version."""
-    if not alerts:
-        print(json.dumps(dashboard(), indent=2))
-    elif as_json:
-        output.print_json(alert_rules())
-    else:
+    """Print a Grafana dashboard, or Prometheus alert rules, for the metrics of this version."""
+    text = resources.files(FILES).joinpath(ALERTS if alerts else DASHBOARD).read_text(encoding="utf-8")
+    if alerts and as_json:
         import yaml
 
-        print(yaml.safe_dump(alert_rules(), sort_keys=False, width=1_000, allow_unicode=True), end="")
+        output.print_json(yaml.safe_load(text))
+    else:
+        print(text, end="")

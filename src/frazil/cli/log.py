@@ -1,4 +1,4 @@
-"""`frazil log`: look into segments, check all bytes, repair and renumber on an explicit order."""
+"""`frazil log`: inspect segments, check all bytes, repair and renumber on explicit request."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from frazil.cli import options, output
-from frazil.cli.jobs import done_by
-from frazil.cli.progress import Told, bar
 from frazil.cli.renumber import renumber
-from frazil.cli.server import named_server, refuse_server
-from frazil.cli.with_parent import end_with_stdin
+from frazil.cli.target.jobs import run_job
+from frazil.cli.target.server import named_server, refuse_server
+from frazil.cli.target.with_parent import end_with_stdin
+from frazil.cli.terminal import options, output
+from frazil.cli.terminal.progress import JsonProgress, bar
 from frazil.core.disk import LocalDisk
 from frazil.core.errors import CorruptLog, InvalidInput, LakeUnavailable, TopicNotFound
 from frazil.core.names import TopicName
-from frazil.log.folder import topic_names
+from frazil.log.folder.layout import topic_names
 
 if TYPE_CHECKING:
     from frazil.core.settings import Settings
-    from frazil.log.check import TopicReport
-    from frazil.log.repair import Repaired
-    from frazil.log.survey import FrameInfo, SegmentFrames
+    from frazil.log.repair.check import CheckReport
+    from frazil.log.repair.repair import Repaired
+    from frazil.log.repair.survey import FrameInfo, SegmentFrames
 
-app = typer.Typer(no_args_is_help=True, help="Look into the files of the log, check and repair them.")
+app = typer.Typer(no_args_is_help=True, help="Inspect, check and repair the files of the log.")
 app.command()(renumber)
 
 CORRUPT = 5
@@ -41,14 +41,14 @@ def inspect(
     config: options.Config = None,  # noqa: ARG001
     as_json: options.Json = False,
 ) -> None:
-    """Show the head and the frames of one segment file. Works beside a process that owns the folder."""
+    """Show the header and the frames of one segment file. Works while another process owns the folder."""
     if server is not None:
         raise InvalidInput(
             "--server: a segment is a file, and is looked into on the host that has it: leave --server out there; "
             "`frazil log check` goes through all of a server's files",
             field="server",
         )
-    from frazil.log.survey import SegmentFrames
+    from frazil.log.repair.survey import SegmentFrames
 
     try:
         frames = SegmentFrames(LocalDisk(), segment)
@@ -121,14 +121,14 @@ def _print_segment(frames: SegmentFrames, found: list[FrameInfo]) -> None:
 
 
 def _sent(frame: FrameInfo) -> str:
-    """Who numbered its rows: name, epoch and sequences, at most a few."""
-    told = [
+    """The producers of its rows: name, epoch and sequences, at most a few."""
+    shown = [
         f"{output.fact_shown(one.sent.producer)} epoch {one.sent.epoch} #{one.sent.sequence}"
         + (f"-{one.sent.sequence + one.rows - 1}" if one.rows > 1 else "")
         for one in frame.sent[:SENDERS_SHOWN]
     ]
-    more = len(frame.sent) - len(told)
-    return ", ".join(told) + (f" and {more} more" if more else "")
+    more = len(frame.sent) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 @app.command()
@@ -142,15 +142,15 @@ def check(
     as_json: options.Json = False,
 ) -> None:
     """Read everything and report the first bad byte of each topic. Changes nothing, and needs no lock."""
-    from frazil.log.check import State
+    from frazil.log.repair.check import State
 
     if while_stdin:
         end_with_stdin()
     name = None if topic is None else TopicName.parse(topic)
-    named = None if while_stdin else named_server(server, data)
+    named = None if while_stdin else named_server(server, data, config)
     if named is not None:
         asked = {} if name is None else {"topic": str(name)}
-        found = done_by(named, "/v1/log-checks", asked, "bytes", _checking)["topics"]
+        found = run_job(named, "/v1/log-checks", asked, "bytes", _checking)["topics"]
     else:
         settings = options.settings_on_disk(data, config)
         found = [report.as_dict() for report in _check(settings, None if name is None else [name], progress_json)]
@@ -169,9 +169,9 @@ def _checking(stack: contextlib.ExitStack, total: int) -> Callable[[int], None]:
     return stack.enter_context(bar("checking", total)).advance
 
 
-def _check(settings: Settings, names: list[TopicName] | None, progress_json: bool) -> list[TopicReport]:
-    from frazil.log.check import check as check_log
-    from frazil.log.ownership import owner_of
+def _check(settings: Settings, names: list[TopicName] | None, progress_json: bool) -> list[CheckReport]:
+    from frazil.log.folder.ownership import owner_of
+    from frazil.log.repair.check import check as check_log
 
     disk, folder = LocalDisk(), settings.log_folder
     if not folder.is_dir():
@@ -182,7 +182,7 @@ def _check(settings: Settings, names: list[TopicName] | None, progress_json: boo
     wanted = topic_names(disk, folder) if names is None else names
     total = sum(file.stat().st_size for name in wanted for file in _files(folder, name))
     with contextlib.ExitStack() as stack:
-        advance = Told("bytes", total).advance if progress_json else _checking(stack, total)
+        advance = JsonProgress("bytes", total).advance if progress_json else _checking(stack, total)
         owned = owner_of(settings) is not None
         return list(check_log(disk, folder, names, owned=owned, on_segment=lambda segment: advance(segment.used_bytes)))
 
@@ -202,7 +202,7 @@ def _print_reports(reports: list[dict[str, Any]]) -> None:
         if torn is not None and not one["flaws"]:
             print(
                 f"{one['topic']}: torn tail: {torn['path']} at byte {torn['position']}: {torn['reason']}; "
-                "nobody was told of it, and it is cut when the folder is next opened"
+                "it was never acknowledged, and is cut when the folder is next opened"
             )
         for kept in one["set_aside"]:
             output.say(f"{one['topic']}: set aside earlier: {kept}")
@@ -211,19 +211,19 @@ def _print_reports(reports: list[dict[str, Any]]) -> None:
 @app.command()
 def repair(
     topic: options.TopicArgument,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")] = False,
     yes: options.Yes = False,
     server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Cut a topic's log at its first bad byte and keep what is cut. No process may own the folder.
+    """Cut a topic's log at its first bad byte and keep the removed bytes. No process may own the folder.
 
-    The log goes on at the recovered end: offsets of rows cut off are given out again, to other rows.
+    The log continues at the recovered end: offsets of removed rows are assigned to other rows.
     """
-    from frazil.log.check import State
-    from frazil.log.repair import repair as repair_topic
+    from frazil.log.repair.check import State
+    from frazil.log.repair.repair import repair as repair_topic
 
     why = "the files that are to be cut, so it can't have them repaired"
     refuse_server(server, data, f"frazil log repair {topic}", why)
@@ -232,24 +232,24 @@ def repair(
     warning = _table_warning(settings, planned) if planned.plan.steps else None
     if not dry_run and planned.plan.steps:
         if not yes:
-            for line in [*_told(planned), *([warning] if warning else [])]:
+            for line in [*_report_lines(planned), *([warning] if warning else [])]:
                 output.say(line)
             typer.confirm(f"Repair {topic}?", abort=True, err=True)
         planned = repair_topic(settings, topic)
     if as_json:
         output.print_json({**planned.as_dict(), "table_warning": warning})
     else:
-        print("\n".join([*_told(planned), *([warning] if warning else [])]))
+        print("\n".join([*_report_lines(planned), *([warning] if warning else [])]))
     if not dry_run and planned.after is not None and planned.after.state is State.CORRUPT:
         raise typer.Exit(CORRUPT)
 
 
 def _table_warning(settings: Settings, done: Repaired) -> str | None:
-    """That the log will be behind its table, or that this could not be asked; None if neither is so."""
+    """Warn that the log will end before its table, or that the table could not be read; None otherwise."""
     name = TopicName.parse(done.plan.topic)
     try:
-        from frazil.lake.look import TableLook
-        from frazil.lake.tables import table_of
+        from frazil.lake.tables.look import TableLook
+        from frazil.lake.tables.schema import table_of
     except ModuleNotFoundError:
         return None  # without the lake's packages this installation has never moved a row
     table = table_of(name)[0]
@@ -265,15 +265,17 @@ def _table_warning(settings: Settings, done: Repaired) -> str | None:
     )
 
 
-def _told(done: Repaired) -> list[str]:
+def _report_lines(done: Repaired) -> list[str]:
     plan = done.plan
     if not plan.steps:
         return [f"{plan.topic}: there is nothing to repair"]
     lines = [f"bad: {flaw.path} at byte {flaw.position}: {flaw.reason}" for flaw in plan.flaws]
     lines += [f"{'would ' if done.dry_run else 'did: '}{step}" for step in plan.steps]
     if plan.rows_cut:
-        lines.append(f"{output.plural(plan.rows_cut, 'valid row')} behind the bad byte leave the log with what is kept")
-    lines.append(f"the log goes on at offset {plan.end}")
+        lines.append(
+            f"{output.plural(plan.rows_cut, 'valid row')} after the bad byte leave the log and are kept in the files"
+        )
+    lines.append(f"the log continues at offset {plan.end}")
     if plan.end < plan.end_known or plan.rows_cut:
-        lines.append(f"offsets from {plan.end} on are given out again: forget any you have noted for this topic")
+        lines.append(f"offsets from {plan.end} on are assigned again: discard any that you have stored for this topic")
     return lines

@@ -1,7 +1,7 @@
-"""The command line: verbs in groups, one line for every error, and an exit code that scripts can use.
+"""The command line: verbs in groups, one line for every error, and an exit code for scripts.
 
-0 done · 1 failed · 2 the call was wrong · 3 not found · 4 try later · 5 corrupt or failed log · 6 folder in use ·
-7 no server · 130 interrupted
+0 done · 1 failed · 2 the call was wrong · 3 not found · 4 try later · 5 corrupt or failed log · 6 folder in use · 7 no
+server · 130 interrupted
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import typer
 import typer.main
 
 import frazil
-from frazil.cli import output, streams
+from frazil.cli.terminal import output, streams
 from frazil.cli.verbs import Verbs
 from frazil.core.errors import (
     CorruptLog,
     FolderInUse,
     FrazilError,
+    GrantNotFound,
     InvalidInput,
     JobNotFound,
     LogFailed,
@@ -61,6 +62,7 @@ _EXIT_CODES: tuple[tuple[type[FrazilError], int], ...] = (
     (TableNotFound, 3),
     (JobNotFound, 3),
     (SchemaNotFound, 3),
+    (GrantNotFound, 3),
     (TryLater, 4),
     (CorruptLog, 5),
     (LogFailed, 5),
@@ -94,7 +96,7 @@ def _wants_json(arguments: Sequence[str]) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code; never a traceback for what a user or the world did wrong."""
+    """Run one command line and return its exit code; user and environment errors never show a traceback."""
     as_json = _wants_json(arguments)
     try:
         return _invoke(arguments)

@@ -1,4 +1,4 @@
-"""`frazil namespaces`: those that there are, made and deleted. Asks the server."""
+"""`frazil namespaces`: list, create and delete namespaces. Asks the server."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 import typer
 
-from frazil.cli import options, output
-from frazil.cli.server import need_server
+from frazil.cli.target.server import need_server
+from frazil.cli.terminal import options, output
 
 app = typer.Typer(no_args_is_help=True, help="List, create and delete namespaces.")
 
@@ -22,7 +22,7 @@ def list_(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """List namespaces: `default`, those that have topics, and those that were made."""
+    """List namespaces: `default`, those with topics, and those that were created."""
     found = need_server(server, data, config).all("/v1/namespaces")
     if as_json:
         output.print_json(found)
@@ -39,7 +39,7 @@ def create(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Create a namespace without topics. A topic makes its namespace by itself."""
+    """Create a namespace without topics. Creating a topic also creates its namespace."""
     made = need_server(server, data, config).post("/v1/namespaces", {"namespace": namespace})
     if as_json:
         output.print_json(made)

@@ -1,6 +1,6 @@
-"""`frazil pipeline`: move rows from the log to the tables, and see how far they are.
+"""`frazil pipeline`: move rows from the log to the tables, and show the progress.
 
-`frazil.pipeline` is imported inside the verbs: Spark and PyIceberg take longer to import than most verbs to run.
+Verbs import `frazil.pipeline` inside their functions: importing Spark and PyIceberg takes longer than most verbs run.
 """
 
 from __future__ import annotations
@@ -11,25 +11,27 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from frazil.cli import options, output
-from frazil.cli.progress import Bar
-from frazil.cli.server import PAGE_MAX, Server, find_server
-from frazil.cli.with_parent import end_with_stdin
+from frazil.cli.target.server import PAGE_MAX, Server, find_server
+from frazil.cli.target.with_parent import end_with_stdin
+from frazil.cli.terminal import options, output
+from frazil.cli.terminal.progress import Bar
 from frazil.core.clock import SystemClock
 from frazil.core.errors import InvalidInput, SparkUnavailable
 from frazil.core.extras import needs
 from frazil.serve.logs import log_to_stderr, log_what_others_write
 
 if TYPE_CHECKING:
+    from frazil.core.credentials import ClientCredentials
     from frazil.core.settings import Settings
     from frazil.log.storage import Storage
-    from frazil.pipeline.runner import Runner
-    from frazil.pipeline.tick_report import TickReport
+    from frazil.node.movers.tick_report import TickReport
+    from frazil.pipeline.move.runner import Runner
 
 TRY_LATER_CODE = 4
 
@@ -38,8 +40,8 @@ app = typer.Typer(no_args_is_help=True, help="Move rows from the log to the tabl
 
 @app.command()
 def run(
-    once: Annotated[bool, typer.Option("--once", help="Move all there is, then end.")] = False,
-    master: Annotated[str | None, typer.Option("--master", help="A Spark master; default: Spark within.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Move all current rows, then end.")] = False,
+    master: Annotated[str | None, typer.Option("--master", help="A Spark master; default: embedded Spark.")] = None,
     remote: Annotated[str | None, typer.Option("--remote", help="A Spark Connect server, sc://host:port.")] = None,
     owner: Annotated[
         str | None, typer.Option("--owner", help="Whose rows to move, grpc://host:port; default: the folder's owner.")
@@ -50,13 +52,13 @@ def run(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Move rows to the tables until SIGTERM or Ctrl-C. Beside `frazil serve`, or alone on a folder nobody owns.
+    """Move rows to the tables until SIGTERM or Ctrl-C. Runs next to `frazil serve`, or alone on a folder without owner.
 
-    Of several movers one leads, the others stand by; with --once, that another leads is an error.
+    Of several movers one leads, and the others stand by; with --once, it is an error if another leads.
     """
     settings = options.settings_on_disk(data, config)
     if master is not None and remote is not None:
-        raise InvalidInput("--master and --remote exclude one another: give one of them")
+        raise InvalidInput("--master and --remote exclude each other: give one of them")
     _begin_to_log(log_json)
     signals = _Signals()
     if while_stdin:
@@ -78,16 +80,24 @@ def _begin_to_log(log_json: bool) -> None:
 
 @contextlib.contextmanager
 def _opened(settings: Settings, signals: _Signals, **wanted: Any) -> Iterator[Runner]:
-    """The mover, ready to run. If no server owns the folder, this process serves it to Spark's tasks over Flight."""
+    """Create the mover. If no server owns the folder, this process serves it to Spark's tasks over Flight."""
     with needs(SparkUnavailable):
-        from frazil.pipeline.runner import open_runner
-        from frazil.pipeline.spark import end_gateway
-        from frazil.serve.flight import flight_door
+        from frazil.core.credentials import credentials_of
+        from frazil.doors.flight.door import flight_door
+        from frazil.node.access.single_token import SingleTokenGate
+        from frazil.node.node import Node
+        from frazil.pipeline.move.runner import open_runner
+        from frazil.pipeline.spark.session import end_gateway
 
     @contextlib.contextmanager
-    def open_door(storage: Storage) -> Iterator[str]:
-        with flight_door(storage, settings.flight) as door:
-            yield door.advertised
+    def open_door(storage: Storage) -> Iterator[tuple[str, ClientCredentials]]:
+        """It obeys the rules of a server: beyond loopback only with TLS. With security on, tasks alone get in."""
+        node, credentials = Node(storage), credentials_of(settings.client)
+        if settings.security.enabled:
+            node.gate = gate = SingleTokenGate()
+            credentials = replace(credentials, token=gate.token, token_file=None)
+        with flight_door(node, settings.flight) as door:
+            yield door.advertised, credentials
 
     with contextlib.ExitStack() as stack:
         stack.callback(end_gateway)
@@ -95,7 +105,7 @@ def _opened(settings: Settings, signals: _Signals, **wanted: Any) -> Iterator[Ru
 
 
 def _moved(runner: Runner, signals: _Signals, *, once: bool) -> TickReport | None:
-    """What was moved, with `once`; else None, when it is stopped."""
+    """Return what was moved, with `once`; otherwise None, when it is stopped."""
     signals.stop_between_ticks()
     catch_up = _CatchUp(runner.waiting_bytes() if sys.stderr.isatty() else 0)
     try:
@@ -108,7 +118,7 @@ def _moved(runner: Runner, signals: _Signals, *, once: bool) -> TickReport | Non
 
 
 def _maintain_command(data: Path | None, config: Path | None) -> list[str]:
-    """The same settings by the same ways; what the environment says it inherits."""
+    """Pass the same settings in the same form; the child inherits the environment."""
     command = [sys.executable, "-m", "frazil", "table", "maintain", "--while-stdin", "--json"]
     command += ["--data", str(data)] if data is not None else []
     return command + (["--config", str(config)] if config is not None else [])
@@ -122,21 +132,21 @@ def accept_verb(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Let a table go on that was rolled back or lacks rows the log no longer has. The missing rows stay missing."""
+    """Accept a table that was rolled back or lacks rows that the log no longer has. The missing rows stay missing."""
     settings = options.settings_on_disk(data, config)
     if not yes:
-        typer.confirm(f"Let the table of {topic} go on without the rows it lacks?", abort=True, err=True)
-    from frazil.pipeline.accepting import accept_topic
+        typer.confirm(f"Let the table of {topic} continue without its missing rows?", abort=True, err=True)
+    from frazil.node.movers.accepting import accept_topic
 
     table, offset = accept_topic(settings, topic)
     if as_json:
         output.print_json({"topic": topic, "table": table, "offset": offset})
     else:
-        output.say(f"{table} goes on at offset {offset} of {topic}")
+        output.say(f"{table} continues at offset {offset} of {topic}")
 
 
 class _Signals:
-    """SIGTERM and SIGINT: at once while Spark starts, then between ticks; a second one never waits."""
+    """SIGTERM and SIGINT: stop at once while Spark starts, later between ticks; a second signal never waits."""
 
     def __init__(self) -> None:
         self.stop = threading.Event()
@@ -144,15 +154,15 @@ class _Signals:
         self._listen()
 
     def stop_between_ticks(self) -> None:
-        """Spark has taken SIGINT for itself meanwhile: take it back."""
+        """Install the handler again: Spark has replaced the one for SIGINT."""
         self._between_ticks = True
         self._listen()
 
     def _listen(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._told)
+            signal.signal(number, self._on_signal)
 
-    def _told(self, *_: object) -> None:
+    def _on_signal(self, *_: object) -> None:
         again = self.stop.is_set()
         self.stop.set()
         if again or not self._between_ticks:
@@ -160,7 +170,7 @@ class _Signals:
 
 
 class _CatchUp:
-    """A progress bar for what had piled up before the start; what comes after is the daily round."""
+    """A progress bar for the backlog at the start, without rows that arrive later."""
 
     def __init__(self, total_bytes: int) -> None:
         self._left = total_bytes
@@ -205,12 +215,12 @@ def status(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show for each topic how far its table has it. Asks the server, or reads the files where none serves.
+    """Show for each topic how far its table is. Asks the server, or reads the files if none runs.
 
     Exit code 4 if the catalog or the store does not answer: table ends are then the last known.
     """
     asked = find_server(server, data, config)
-    found = _own_status(options.settings_on_disk(data, config)) if asked is None else _told_status(asked)
+    found = _own_status(options.settings_on_disk(data, config)) if asked is None else _server_status(asked)
     if as_json:
         output.print_json(found)
     else:
@@ -221,12 +231,12 @@ def status(
 
 def _own_status(settings: Settings) -> dict[str, Any]:
     with needs(SparkUnavailable):
-        from frazil.pipeline.status import pipeline_status
+        from frazil.node.movers.status import pipeline_status
     return pipeline_status(settings, SystemClock()).as_dict()
 
 
-def _told_status(server: Server) -> dict[str, Any]:
-    """All pages as one. A lake that was away for any of them was away."""
+def _server_status(server: Server) -> dict[str, Any]:
+    """Merge all pages. If the lake was unavailable for one page, it is reported as unavailable."""
     found = page = server.get("/v1/pipeline", limit=PAGE_MAX)
     while page["next"] is not None:
         page = server.get("/v1/pipeline", limit=PAGE_MAX, after=page["next"])
@@ -264,12 +274,12 @@ def _print_status(found: dict[str, Any]) -> None:
         output.print_table(headings, rows, right=headings[1:6])
 
 
-def _maintenance_shown(told: dict[str, Any]) -> str:
-    at = output.time_shown(told.get("time_us"))
-    kept = output.plural(int(told.get("tables") or 0), "table")
-    error = f"; {told['error']}" if told.get("error") else ""
+def _maintenance_shown(report: dict[str, Any]) -> str:
+    at = output.time_shown(report.get("time_us"))
+    kept = output.plural(int(report.get("tables") or 0), "table")
+    error = f"; {report['error']}" if report.get("error") else ""
     return {
         "off": f"off{error}",
         "waiting": f"first at {at}",
         "running": f"runs since {at}",
-    }.get(str(told.get("state")), f"last at {at}, {kept} changed{error}")
+    }.get(str(report.get("state")), f"last at {at}, {kept} changed{error}")

@@ -1,6 +1,6 @@
 """`frazil produce`: publish a message, or one for each line of a file or of stdin.
 
-What arrives together is published together: a file goes in large batches, and a slow pipe line by line.
+Lines that arrive together are published together: a file in large batches, a slow pipe line by line.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from frazil.cli import options, output
-from frazil.cli.progress import bar
-from frazil.cli.server import Server, find_server
+from frazil.cli.target.server import Server, find_server
+from frazil.cli.terminal import options, output
+from frazil.cli.terminal.progress import bar
 from frazil.core.errors import FrazilError, InvalidInput, MessageTooLarge
 
 if TYPE_CHECKING:
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
     from frazil.client.topic import RemoteTopic
     from frazil.core.settings import WalSettings
-    from frazil.log.publishing import Outgoing
     from frazil.log.topic import Topic
+    from frazil.log.write.publishing import Outgoing
 
 READ_BYTES = 1024 * 1024
 BATCH_ROWS_MAX = 50_000
 _ROW_BYTES = 128
-"""What a line is reckoned to cost besides its own bytes, so that a batch stays well within its limit."""
+"""Estimated overhead of a line, so that a batch stays well within its limit."""
 
 
 def produce(
@@ -48,7 +48,7 @@ def produce(
     attribute: Annotated[
         list[str] | None, typer.Option("--attribute", "-a", metavar="NAME=VALUE", help="May be given many times.")
     ] = None,
-    create: Annotated[bool, typer.Option(help="Make the topic if it is not there.")] = True,
+    create: Annotated[bool, typer.Option(help="Create the topic if it does not exist.")] = True,
     server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
@@ -76,25 +76,25 @@ def produce(
 def _opened(
     topic: str, create: bool, server: Server | None, data: Path | None, config: Path | None
 ) -> Iterator[tuple[Topic | RemoteTopic, WalSettings]]:
-    """The topic, and what it takes at once."""
+    """Return the topic and its limits."""
     if server is not None:
         from frazil.client.storage import connect
 
-        with connect(server.flight()) as remote:
+        with connect(server.flight(), client=server.flight_credentials) as remote:
             target = remote.topic(topic, create=create)
             yield target, target.limits
         return
     settings = options.settings_on_disk(data, config)
     if not create:
         options.check_exists(settings, topic)
-    from frazil.topics.opening import open_topics
+    from frazil.node.opening import open_topics
 
     with open_topics(settings) as storage:
         yield storage.topic(topic, create=create), settings.wal
 
 
 class _Sent:
-    """How far it came: what is durable stays durable when a later batch is refused."""
+    """Progress: durable messages stay durable when a later batch is refused."""
 
     def __init__(self) -> None:
         self.messages = 0
@@ -124,7 +124,7 @@ class _Maker:
         self.row_bytes = _ROW_BYTES + sum(len(text.encode(errors="replace")) for text in every)
 
     def messages(self, lines: list[bytes], first_line: int) -> list[Outgoing]:
-        from frazil.log.publishing import Outgoing
+        from frazil.log.write.publishing import Outgoing
 
         if self._separator is None:
             return [Outgoing(line, self._key, self._attributes) for line in lines]
@@ -200,7 +200,7 @@ def _publish_all(topic: Topic | RemoteTopic, maker: _Maker, source: BinaryIO, li
 
 
 def portions(lines: list[bytes], row_bytes: int, limit_bytes: int) -> Iterator[list[bytes]]:
-    """Lines in batches of at most so many bytes; one that is larger by itself is a batch of its own."""
+    """Group lines into batches of a limited size; a larger line is its own batch."""
     start, size = 0, 0
     for at, line in enumerate(lines):
         cost = len(line) + row_bytes
@@ -212,7 +212,7 @@ def portions(lines: list[bytes], row_bytes: int, limit_bytes: int) -> Iterator[l
 
 
 def lines_of(source: BinaryIO, limits: WalSettings) -> Iterator[list[bytes]]:
-    """The lines that are there, as soon as they are there; a last line needs no line end."""
+    """Yield lines as soon as they arrive; the last line needs no line end."""
     assert isinstance(source, io.BufferedReader)
     pending: list[bytes] = []
     pending_bytes = 0

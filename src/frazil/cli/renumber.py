@@ -1,4 +1,4 @@
-"""`frazil log renumber`: keep the rows of a log and of the table that is ahead of it."""
+"""`frazil log renumber`: keep the rows of a log and of a table that is ahead of it."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from frazil.cli import options, output
-from frazil.cli.progress import counter
-from frazil.cli.server import refuse_server
+from frazil.cli.target.server import refuse_server
+from frazil.cli.terminal import options, output
+from frazil.cli.terminal.progress import counter
 from frazil.core.extras import needs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from frazil.core.settings import Settings
-    from frazil.topics.renumber import Renumbered, RenumberPlan
+    from frazil.node.renumber.renumber import Renumbered, RenumberPlan
 
 UNAVAILABLE = 4
 
 
 def renumber(
     topic: options.TopicArgument,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")] = False,
     yes: options.Yes = False,
     server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Let a log that is behind its table go on behind the table's rows. No process may own the folder.
+    """Continue a log that ends before its table after the table's rows. No process may own the folder.
 
-    The rows of both are kept: those of the log that the table lacks get new offsets, from the table's end on. The
-    former log is kept aside as it was.
+    The rows of both are kept: rows that only the log has get new offsets, from the table's end on. The former log is
+    kept unchanged in another folder.
     """
     refuse_server(server, data, f"frazil log renumber {topic}", "the log that is to be renumbered")
     settings = options.settings_on_disk(data, config)
@@ -54,7 +54,7 @@ def renumber(
 
 def _renumbered(settings: Settings, topic: str, *, dry_run: bool) -> Renumbered:
     with needs():
-        from frazil.topics.renumber import renumber as renumber_topic
+        from frazil.node.renumber.renumber import renumber as renumber_topic
     with contextlib.ExitStack() as stack:
 
         def begin(what: str, rows: int) -> Callable[[int], None]:
@@ -74,9 +74,9 @@ def _lines(done: Renumbered) -> list[str]:
     elif not lines:
         lines.append(f"{done.topic}: the log is not behind {done.table}; there is nothing to renumber")
     if done.kept_as is not None:
-        lines.append(f"the former log is kept as {done.kept_as}; remove it when nobody needs it any more")
+        lines.append(f"the former log is kept as {done.kept_as}; remove it when it is no longer needed")
     if done.table_error is not None:
-        lines.append(f"the table is not handed over yet: {done.table_error}")
+        lines.append(f"the table is not assigned to the new log yet: {done.table_error}")
         lines.append("the mover does it as soon as it can, or run this again")
     return lines
 
@@ -94,10 +94,10 @@ def _planned(plan: RenumberPlan, dry_run: bool) -> list[str]:
             f"{would}renumber {output.plural(plan.rows, 'row')} that only the log has: offsets {plan.cut} up to "
             f"{plan.log_end} become {plan.table_end} up to {plan.end}"
         )
-    lines.append(f"{would}let the topic go on at offset {plan.end}, as a new log that follows the table's rows")
+    lines.append(f"{would}continue the topic at offset {plan.end}, as a new log that follows the table's rows")
     lines += [
-        f"{would}take subscription {output.fact_shown(one.subscription)} back from {one.offset} to {one.goes_on_at}"
+        f"{would}reset subscription {output.fact_shown(one.subscription)} from {one.offset} to {one.goes_on_at}"
         for one in plan.subscriptions
     ]
-    lines.append(f"forget any offset from {plan.cut} on that you have noted for rows of the log")
+    lines.append(f"discard any offset from {plan.cut} on that you have stored for rows of the log")
     return lines

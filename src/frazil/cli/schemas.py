@@ -1,4 +1,4 @@
-"""`frazil schemas`: subjects, their versions, and what each topic asks of its messages. Asks the server."""
+"""`frazil schemas`: subjects, their versions, and the validation policy of each topic. Asks the server."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from urllib.parse import quote
 
 import typer
 
-from frazil.cli import completing, options, output
-from frazil.cli.server import need_server, topic_path
+from frazil.cli.target.server import need_server, topic_path
+from frazil.cli.terminal import completion, options, output
 from frazil.core.errors import InvalidInput
 
-app = typer.Typer(no_args_is_help=True, help="Look at schemas, register and check them, and give them to topics.")
+app = typer.Typer(no_args_is_help=True, help="Show schemas, register and check them, and assign them to topics.")
 
 
-class SchemaType(StrEnum):
+class SchemaTypeOption(StrEnum):
     AVRO = "avro"
     JSON_SCHEMA = "json_schema"
     PROTOBUF = "protobuf"
@@ -34,15 +34,15 @@ class Mode(StrEnum):
     FULL = "full"
 
 
-class Policy(StrEnum):
+class PolicyOption(StrEnum):
     NONE = "none"
     WARN = "warn"
     ENFORCE = "enforce"
 
 
-Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="Its name.", autocompletion=completing.subjects)]
+Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="Its name.", autocompletion=completion.subjects)]
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The definition ('-' is stdin).")]
-Type = Annotated[SchemaType, typer.Option("--type", help="What the definition is.")]
+Type = Annotated[SchemaTypeOption, typer.Option("--type", help="The type of the definition.")]
 
 
 def _path(subject: str, *more: str) -> str:
@@ -76,7 +76,7 @@ def show(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Print a schema: its definition on stdout, what else is known of it on stderr."""
+    """Print a schema: its definition on stdout, its other fields on stderr."""
     asked = need_server(server, data, config)
     found = asked.get(_path(subject, "latest") if version is None else _path(subject, "versions", str(version)))
     if as_json:
@@ -117,7 +117,9 @@ def register(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Make a schema the newest version of its subject, unless it is one already. The first makes the subject."""
+    """Register a schema as the newest version of its subject, unless the subject has it. The first
+    creates the subject.
+    """
     body = _definition(file, type_) | {"description": description, "created_by": getpass.getuser()}
     made = need_server(server, data, config).post(_path(subject, "versions"), body)
     if as_json:
@@ -139,7 +141,7 @@ def check(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Say whether a schema could be registered, and every reason why not (code 1). Registers nothing."""
+    """Check whether a schema could be registered, and print every reason why not (code 1). Registers nothing."""
     body: dict[str, Any] = _definition(file, type_) | {"compatibility_mode": mode}
     found = need_server(server, data, config).post(_path(subject, "check"), body)
     if as_json:
@@ -163,7 +165,7 @@ def set_mode(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Set what a new version of a subject must be compatible with, from now on."""
+    """Set the compatibility mode for new versions of a subject."""
     found = need_server(server, data, config).put(_path(subject), {"compatibility_mode": mode})
     if as_json:
         output.print_json(found)
@@ -181,7 +183,7 @@ def delete(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Delete one version of a subject, for good. Its number is not used again."""
+    """Delete one version of a subject permanently. Its number is not reused."""
     asked = need_server(server, data, config)
     if not yes:
         typer.confirm(f"Delete version {version} of {subject} for good?", abort=True, err=True)
@@ -197,17 +199,17 @@ def of_topic(
     topic: options.TopicArgument,
     subject: Annotated[str | None, typer.Option("--subject", help="Give the topic this subject.")] = None,
     policy: Annotated[
-        Policy, typer.Option("--policy", help="With --subject: what becomes of messages that do not fit.")
-    ] = Policy.WARN,
+        PolicyOption, typer.Option("--policy", help="With --subject: the policy for messages that do not match.")
+    ] = PolicyOption.WARN,
     payloads: Annotated[
-        bool, typer.Option("--check-payloads", help="With --subject: look into payloads as well.")
+        bool, typer.Option("--check-payloads", help="With --subject: validate payloads as well.")
     ] = False,
     server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show which subject a topic has, and what becomes of messages that do not fit; or set it, with --subject."""
+    """Show a topic's subject and its policy for invalid messages; or set them, with --subject."""
     asked, path = need_server(server, data, config), topic_path(topic, "schema")
     if subject is None:
         found = asked.get(path)
@@ -220,7 +222,7 @@ def of_topic(
         output.print_facts(found)
 
 
-def _definition(file: Path, type_: SchemaType) -> dict[str, Any]:
+def _definition(file: Path, type_: SchemaTypeOption) -> dict[str, Any]:
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`frazil serve`: own a data folder, open the doors, and have the mover run beside."""
+"""`frazil serve`: own a data folder, serve its clients, and run the mover in a second process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from frazil.cli import options
+from frazil.cli.terminal import options
 
 if TYPE_CHECKING:
     from frazil.core.settings import Settings
@@ -27,6 +27,9 @@ def serve(
     admin_port: Annotated[
         int | None, typer.Option("--admin-port", min=0, max=65535, help="For Danube's admin tools; 0 takes a free one.")
     ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Let other hosts in without security: only in a trusted network.")
+    ] = False,
     no_pipeline: Annotated[bool, typer.Option("--no-pipeline", help="Don't move rows to tables.")] = False,
     log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object for each event on stderr.")] = False,
     data: options.Data = None,
@@ -34,15 +37,17 @@ def serve(
     as_json: options.Json = False,
 ) -> None:
     """Own the data folder, serve HTTP, Flight and Danube clients, and move rows to tables, until SIGTERM or Ctrl-C."""
-    from frazil.serve.process import serve_until_stopped  # the web takes longer to import than most verbs to run
+    from frazil.serve.process import serve_until_stopped  # importing the web framework takes longer than most verbs run
 
     settings = options.settings_on_disk(data, config)
     http = {"host": settings.http.host if host is None else host, "port": settings.http.port if port is None else port}
     flight = {} if flight_port is None else {"port": flight_port}
     broker = {} if broker_port is None else {"port": broker_port}
     broker |= {} if admin_port is None else {"admin_port": admin_port}
+    security = {"insecure": True} if insecure else {}
     settings = settings.model_copy(
         update={
+            "security": settings.security.model_copy(update=security),
             "http": settings.http.model_copy(update=http),
             "flight": settings.flight.model_copy(update=flight),
             "broker": settings.broker.model_copy(update=broker),
@@ -59,6 +64,6 @@ def _mover_command(settings: Settings, config: Path | None, log_json: bool) -> l
 
 
 def _command(settings: Settings, config: Path | None, *verb: str) -> list[str]:
-    """The same settings by the same ways; what the environment says it inherits."""
+    """Pass the same settings in the same form; the child inherits the environment."""
     command = [sys.executable, "-m", "frazil", *verb, "--data", str(settings.data)]
     return command + (["--config", str(config)] if config is not None else [])

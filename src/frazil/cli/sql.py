@@ -1,4 +1,4 @@
-"""`frazil sql`: a question in SQL, answered over the tables and what is not yet in them."""
+"""`frazil sql`: an SQL query over the tables and the rows that are not moved yet."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from frazil.cli import formats, options, output
-from frazil.cli.server import named_server
-from frazil.cli.with_parent import end_with_stdin
+from frazil.cli.target.server import named_server
+from frazil.cli.target.with_parent import end_with_stdin, told_on_stdin
+from frazil.cli.terminal import formats, options, output
 from frazil.core.errors import InvalidInput
 from frazil.core.extras import needs
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ROWS_SHOWN = 1_000
 DATA_MIB_MAX = 1_792
-"""The kernel gives a query's process no more: `repeat` and others take memory that DuckDB's limit does not count."""
+"""The kernel's memory limit of a query process: `repeat` and others use memory that DuckDB's limit does not count."""
 
 
 def sql(
@@ -40,36 +40,52 @@ def sql(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Ask in SQL (DuckDB's). A message can be asked for as soon as it was acknowledged, moved or not."""
+    """Run an SQL query (DuckDB's dialect). A message is visible as soon as it was acknowledged, moved or not."""
     if (snapshot is not None) + (at is not None) > 1:
         raise InvalidInput("give --snapshot or --at, not both")
     if as_csv and as_json:
         raise InvalidInput("give --csv or --json, not both")
+    rules: list[dict[str, Any]] | None = None
     if while_stdin:
-        end_with_stdin()
         _limit_process()
+        query, rules = _told() if query == "-" else (query, None)
+        end_with_stdin()
     time = _time(at)
-    named = None if while_stdin else named_server(server, data)
+    named = None if while_stdin else named_server(server, data, config)
     if named is not None:
-        from frazil.client.asking import ask
         from frazil.client.connection import Connection
+        from frazil.client.query import run_query
         from frazil.core.clock import SystemClock
 
-        with contextlib.closing(Connection(named.flight(), 0, SystemClock())) as connection:
-            _print(Rows(*ask(connection, query, snapshot, at)), as_json, as_csv, as_arrow)
+        opened = Connection(named.flight(), 0, SystemClock(), named.flight_credentials)
+        with contextlib.closing(opened) as connection:
+            _print(Rows(*run_query(connection, query, snapshot, at)), as_json, as_csv, as_arrow)
         return
     settings = options.settings_on_disk(data, config)
     with needs():
-        from frazil.topics.logs import open_view
-        from frazil.topics.sql import AsOf, SqlSession
-    as_of = AsOf(snapshot, time)
-    with open_view(settings) as logs, SqlSession(settings, logs, as_of, confined=while_stdin) as session:
+        from frazil.node.query.session import AsOf, SqlSession  # first: it needs the package that the verb is named for
+        from frazil.node.tiers.logs import open_view
+    from frazil.node.query.readable import readable
+
+    as_of, may_read = AsOf(snapshot, time), readable(rules)
+    with (
+        open_view(settings) as logs,
+        SqlSession(settings, logs, as_of, confined=while_stdin, may_read=may_read) as session,
+    ):
         answer = session.run(query)
         _print(Rows(answer.schema, answer.batches), as_json, as_csv, as_arrow)
 
 
+def _told() -> tuple[str, list[dict[str, Any]] | None]:
+    """Read the query and the caller's rules, as `SqlProcess` sends them. They must be there: null means all."""
+    told = told_on_stdin()
+    if not isinstance(told, dict) or told.keys() != {"sql", "rules"}:
+        raise InvalidInput("stdin has no query with the rules of its caller")
+    return str(told["sql"]), told["rules"]
+
+
 def _limit_process() -> None:
-    """For the query of a server's caller: bounded memory, and no core file that holds rows."""
+    """For a query from a server's client: limit the memory, and disable core files, which would contain rows."""
     given = resource.getrlimit(resource.RLIMIT_DATA)[1]
     limit = DATA_MIB_MAX << 20
     limit = limit if given == resource.RLIM_INFINITY else min(limit, given)
@@ -78,7 +94,7 @@ def _limit_process() -> None:
 
 
 class Rows(NamedTuple):
-    """An answer, as it comes."""
+    """A query result, as it streams."""
 
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
@@ -97,7 +113,7 @@ def _print(answer: Rows, as_json: bool, as_csv: bool, as_arrow: bool) -> None:
 
 
 def _write_arrow(answer: Rows) -> None:
-    """For a server, which hands it on. Values of an enum go as they are, not as numbers of a dictionary."""
+    """Write Arrow for a server, which forwards it. Enum values are written as plain values, not dictionary indices."""
     import pyarrow as pa
 
     kinds = [(one, one.type.value_type if pa.types.is_dictionary(one.type) else one.type) for one in answer.schema]

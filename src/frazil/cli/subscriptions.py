@@ -1,4 +1,4 @@
-"""`frazil subscriptions`: how far each is, set elsewhere, and their policies. Asks the server."""
+"""`frazil subscriptions`: progress, cursor resets and policies of subscriptions. Asks the server."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Annotated, Any
 
 import typer
 
-from frazil.cli import options, output
-from frazil.cli.positions import parse_start
-from frazil.cli.quantities import parse_bytes, parse_duration_ms
-from frazil.cli.server import Server, need_server, topic_path
+from frazil.cli.target.server import Server, need_server, topic_path
+from frazil.cli.terminal import options, output
+from frazil.cli.terminal.positions import parse_start
+from frazil.cli.terminal.quantities import parse_bytes, parse_duration_ms
 from frazil.core.errors import InvalidInput
 
-app = typer.Typer(no_args_is_help=True, help="Look at subscriptions, set their policies and cursors, delete them.")
+app = typer.Typer(no_args_is_help=True, help="Show subscriptions, set their policies and cursors, delete them.")
 
 
 def topics_with(server: Server, topic: str | None, what: str) -> Iterator[str]:
-    """The topic that is named, or all that have any of it."""
+    """Return the named topic, or all topics that have any subscriptions, producers or consumers."""
     if topic is not None:
         yield topic
         return
@@ -33,13 +33,13 @@ def list_(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """List subscriptions: how far each is, what is in flight, and who consumes."""
+    """List subscriptions: cursor, messages in flight, and consumers."""
     asked = need_server(server, data, config)
     found = [one for name in topics_with(asked, topic, "subscriptions") for one in _of(asked, name)]
     if as_json:
         output.print_json(found)
     elif not found:
-        output.say("there are no subscriptions; a consumer makes one when it subscribes")
+        output.say("there are no subscriptions; a consumer creates one when it subscribes")
     else:
         names = ("topic", "subscription", "type", "cursor", "end", "lag", "in_flight", "resting", "connected")
         output.print_dicts(names, found, right=names[3:])
@@ -78,7 +78,7 @@ def reset(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Let a subscription go on elsewhere. Messages behind that place come again, those before it never."""
+    """Move a subscription's cursor. Messages from there on are redelivered, earlier ones never."""
     start = parse_start(to, "--to")
     asked, path = need_server(server, data, config), topic_path(topic, "subscriptions", subscription)
     if not yes:
@@ -89,7 +89,7 @@ def reset(
     if as_json:
         output.print_json(found)
     else:
-        print(f"{subscription} of {topic} goes on at offset {found['cursor']}")
+        print(f"{subscription} of {topic} continues at offset {found['cursor']}")
 
 
 @app.command()
@@ -103,7 +103,7 @@ def policy(
         str | None, typer.Option("--max-unacked-bytes", metavar="SIZE", help="Their bytes, as 64MiB.")
     ] = None,
     ack_timeout: Annotated[
-        str | None, typer.Option("--ack-timeout", metavar="TIME", help="Deliver again after so long, as 30s.")
+        str | None, typer.Option("--ack-timeout", metavar="TIME", help="Redeliver after this time, as 30s.")
     ] = None,
     redeliveries_max: Annotated[
         int | None, typer.Option("--redeliveries-max", metavar="N", help="Redeliveries before --poison decides.")
@@ -119,13 +119,13 @@ def policy(
     dead_letter_topic: Annotated[
         str | None, typer.Option("--dead-letter-topic", metavar="TOPIC", help="Instead of TOPIC-dead-letter.")
     ] = None,
-    default: Annotated[bool, typer.Option("--default", help="Back to the settings of the broker.")] = False,
+    default: Annotated[bool, typer.Option("--default", help="Restore the settings of the broker.")] = False,
     server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show how a subscription delivers; with an option, set that part of its policy."""
+    """Show how a subscription delivers; options set that part of its policy."""
     wanted: dict[str, Any] = {
         "max_unacked_messages": max_unacked_messages,
         "max_unacked_bytes": _bytes(max_unacked_bytes, "--max-unacked-bytes"),
@@ -165,7 +165,7 @@ def delete(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Forget a subscription and how far it was; streams of its consumers end."""
+    """Delete a subscription and its cursor; the streams of its consumers end."""
     asked, path = need_server(server, data, config), topic_path(topic, "subscriptions", subscription)
     if not yes:
         lag = asked.get(path)["lag"]

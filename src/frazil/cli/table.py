@@ -1,6 +1,6 @@
-"""`frazil table`: look at the tables, and keep them: compact, expire, remove orphans. By a server, where there is one.
+"""`frazil table`: inspect tables and maintain them: compact, expire, remove orphans. Uses a server if one runs.
 
-`frazil.pipeline` is imported inside the verbs: Spark and PyIceberg take longer to import than most verbs to run.
+Verbs import `frazil.pipeline` inside their functions: importing Spark and PyIceberg takes longer than most verbs run.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from frazil.cli import options, output
-from frazil.cli.jobs import done_by
-from frazil.cli.progress import Told, counter
-from frazil.cli.quantities import parse_duration_ms
-from frazil.cli.server import Server, find_server, named_server
-from frazil.cli.with_parent import end_with_stdin
+from frazil.cli.target.jobs import run_job
+from frazil.cli.target.server import Server, find_server, named_server
+from frazil.cli.target.with_parent import end_with_stdin
+from frazil.cli.terminal import options, output
+from frazil.cli.terminal.progress import JsonProgress, counter
+from frazil.cli.terminal.quantities import parse_duration_ms
 from frazil.core.clock import SystemClock
 from frazil.core.errors import FrazilError, InvalidInput
 from frazil.core.extras import needs
@@ -26,15 +26,15 @@ from frazil.core.names import TopicName
 
 if TYPE_CHECKING:
     from frazil.core.settings import Settings
-    from frazil.lake.tables import TableName
-    from frazil.lake.upkeep import Upkeep
-    from frazil.pipeline.maintenance import Maintenance
+    from frazil.lake.maintenance.table_inspection import TableInspector
+    from frazil.lake.tables.schema import TableName
+    from frazil.pipeline.maintenance.procedures import Maintenance
 
-app = typer.Typer(no_args_is_help=True, help="Look at the tables, and keep them small and quick.")
+app = typer.Typer(no_args_is_help=True, help="Show tables and maintain them.")
 
-Master = Annotated[str | None, typer.Option("--master", help="A Spark master; default: Spark within.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Tell what would be done, and do nothing.")]
-WithOrphans = Annotated[bool, typer.Option("--orphans/--no-orphans", help="Look for stray files as well.")]
+Master = Annotated[str | None, typer.Option("--master", help="A Spark master; default: embedded Spark.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
+WithOrphans = Annotated[bool, typer.Option("--orphans/--no-orphans", help="Remove orphan files as well.")]
 OlderThan = Annotated[str | None, typer.Option("--older-than", metavar="SPAN", help="As 36h or 7d.")]
 
 
@@ -45,13 +45,13 @@ def list_verb(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show all tables: rows, files, snapshots, the last commit, and how far they have each log."""
+    """Show all tables: rows, files, snapshots, the last commit, and the committed offset of each log."""
     asked = find_server(server, data, config)
     if asked is not None:
         found = asked.all("/v1/tables")
     else:
-        upkeep = _upkeep(options.settings_on_disk(data, config))
-        found = [upkeep.summary(name).as_dict() for name in upkeep.names()]
+        inspector = _inspector(options.settings_on_disk(data, config))
+        found = [inspector.summary(name).as_dict() for name in inspector.names()]
     if as_json:
         output.print_json(found)
         return
@@ -86,8 +86,8 @@ def describe(
         name = TopicName.parse(topic)
         found = asked.get(f"/v1/tables/{name.namespace}/{name.topic}")
     else:
-        upkeep = _upkeep(options.settings_on_disk(data, config))
-        found = upkeep.description(upkeep.names(topic)[0])
+        inspector = _inspector(options.settings_on_disk(data, config))
+        found = inspector.description(inspector.names(topic)[0])
     if as_json:
         output.print_json(found)
         return
@@ -111,23 +111,23 @@ def compact(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Join small files into few, with the rows in the order of their offsets. The mover may run meanwhile."""
+    """Merge small files, with the rows in offset order. The mover may run at the same time."""
     asked = _asked(server, data, config, master, while_stdin)
     if asked is not None:
         _print_done(_by_server(asked, "compact", topic, dry_run=dry_run), as_json)
         return
     settings = options.settings_on_disk(data, config)
-    upkeep = _upkeep(settings)
-    names = upkeep.names(topic)
+    inspector = _inspector(settings)
+    names = inspector.names(topic)
     if dry_run:
-        plans = [(str(name), upkeep.compaction(name)) for name in names]
-        told: list[dict[str, Any]] = [
+        plans = [(str(name), inspector.compaction(name)) for name in names]
+        listed: list[dict[str, Any]] = [
             {"table": name, "files": plan.files, "bytes": plan.bytes, "partitions": plan.partitions, "dry_run": True}
             for name, plan in plans
         ]
-        _print_done(Done(told), as_json, progress_json)
+        _print_done(Done(listed), as_json, progress_json)
         return
-    keep = _Keeping(settings, master, progress_json)
+    keep = _MaintenanceRun(settings, master, progress_json)
     _print_done(keep.each(names, "compacting", lambda by, name: by.compact(name).as_dict()), as_json, progress_json)
 
 
@@ -135,7 +135,9 @@ def compact(
 def expire(
     topic: options.TopicOrAll = None,
     older_than: OlderThan = None,
-    keep: Annotated[int | None, typer.Option("--keep", min=1, help="So many snapshots stay, however old.")] = None,
+    keep: Annotated[
+        int | None, typer.Option("--keep", min=1, help="Keep this many snapshots, whatever their age.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Allow less than an hour.")] = False,
     dry_run: DryRun = False,
     master: Master = None,
@@ -146,7 +148,7 @@ def expire(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Forget old snapshots, and delete the files that only they needed. Rows are never touched."""
+    """Expire old snapshots, and delete the files that only they needed. Rows are never touched."""
     asked = _asked(server, data, config, master, while_stdin)
     age_ms, now_ms = _span(older_than), SystemClock().now_us() // 1_000
     if asked is not None:
@@ -154,22 +156,22 @@ def expire(
         _print_done(_by_server(asked, "expire", topic, **given), as_json)
         return
     settings = options.settings_on_disk(data, config)
-    upkeep = _upkeep(settings)
-    from frazil.pipeline.maintenance import check_expiry_age
+    inspector = _inspector(settings)
+    from frazil.pipeline.maintenance.procedures import check_expiry_age
 
     check_expiry_age(age_ms, force=force)
     kept = settings.maintenance.snapshots_min if keep is None else keep
-    names = upkeep.names(topic)
+    names = inspector.names(topic)
 
     def before_ms(name: TableName) -> int:
-        return upkeep.expires_before_ms(name, now_ms) if age_ms is None else now_ms - age_ms
+        return inspector.expires_before_ms(name, now_ms) if age_ms is None else now_ms - age_ms
 
     if dry_run:
-        found = [(str(name), upkeep.expiring(name, before_ms(name), kept)) for name in names]
-        told = [{"table": name, "snapshots": len(ids), "dry_run": True} for name, ids in found]
-        _print_done(Done(told), as_json, progress_json)
+        found = [(str(name), inspector.expiring(name, before_ms(name), kept)) for name in names]
+        listed = [{"table": name, "snapshots": len(ids), "dry_run": True} for name, ids in found]
+        _print_done(Done(listed), as_json, progress_json)
         return
-    done = _Keeping(settings, master, progress_json).each(
+    done = _MaintenanceRun(settings, master, progress_json).each(
         names, "expiring", lambda by, name: by.expire(name, before_ms(name), kept).as_dict()
     )
     _print_done(done, as_json, progress_json)
@@ -188,18 +190,18 @@ def orphans(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Remove files that no snapshot knows of, as a crash may leave them. At least a day old: see the settings."""
+    """Remove files that no snapshot references, as left by a crash. At least a day old: see the settings."""
     asked = _asked(server, data, config, master, while_stdin)
     if asked is not None:
         done = _by_server(asked, "orphans", topic, older_than_ms=_span(older_than), dry_run=dry_run)
     else:
         settings = options.settings_on_disk(data, config)
-        upkeep = _upkeep(settings)
-        from frazil.pipeline.maintenance import orphan_before_ms
+        inspector = _inspector(settings)
+        from frazil.pipeline.maintenance.procedures import orphan_before_ms
 
         before_ms = orphan_before_ms(settings, SystemClock(), _span(older_than))
-        done = _Keeping(settings, master, progress_json).each(
-            upkeep.names(topic),
+        done = _MaintenanceRun(settings, master, progress_json).each(
+            inspector.names(topic),
             "looking for orphans of",
             lambda by, name: by.orphans(name, before_ms, dry_run=dry_run).as_dict(),
         )
@@ -223,13 +225,13 @@ def maintain(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Compact, expire and remove orphans where it is due, by the settings. The mover has this done now and then."""
+    """Compact, expire and remove orphans where due, by the settings. The mover runs this periodically."""
     asked = _asked(server, data, config, master, while_stdin)
     if asked is not None:
         done = _by_server(asked, "maintain", topic, no_orphans=not orphans, dry_run=dry_run)
     else:
         settings = options.settings_on_disk(data, config)
-        done = _Keeping(settings, master, progress_json).maintain(_upkeep(settings), topic, orphans, dry_run)
+        done = _MaintenanceRun(settings, master, progress_json).maintain(_inspector(settings), topic, orphans, dry_run)
     _print_done(done, as_json, progress_json)
     if not dry_run and not progress_json and any(one["error"] for one in done.tables):
         raise typer.Exit(1)
@@ -237,15 +239,15 @@ def maintain(
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What became of each table, and which ones failed."""
+    """The result for each table, and which ones failed."""
 
     tables: list[dict[str, Any]]
     failed: list[dict[str, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class _Keeping:
-    """Work on tables by this process. Spark is started only if there is a table to work on."""
+class _MaintenanceRun:
+    """Table maintenance in this process. Spark starts only if there is a table to work on."""
 
     settings: Settings
     master: str | None
@@ -254,12 +256,12 @@ class _Keeping:
     def each(
         self, names: Sequence[TableName], doing: str, do: Callable[[Maintenance, TableName], dict[str, Any]]
     ) -> Done:
-        """One table after the other; one that fails does not keep the others from it."""
+        """Process one table after another; a failure does not stop the others."""
         done = Done([])
         if not names:
             return done
         advance = self._counter(len(names))
-        from frazil.pipeline.maintenance import open_maintenance
+        from frazil.pipeline.maintenance.procedures import open_maintenance
 
         with open_maintenance(self.settings, self.master) as maintenance:
             for name in names:
@@ -273,14 +275,14 @@ class _Keeping:
                 advance(1)
         return done
 
-    def maintain(self, upkeep: Upkeep, topic: str | None, orphans: bool, dry_run: bool) -> Done:
-        from frazil.pipeline.keeping import Kept, Round
-        from frazil.pipeline.maintenance import open_maintenance, orphan_before_ms
+    def maintain(self, inspector: TableInspector, topic: str | None, orphans: bool, dry_run: bool) -> Done:
+        from frazil.pipeline.maintenance.maintenance_pass import Kept, Round
+        from frazil.pipeline.maintenance.procedures import open_maintenance, orphan_before_ms
 
         clock = SystemClock()
         before_ms = orphan_before_ms(self.settings, clock, None) if orphans else None
-        keeping = Round(upkeep, clock.now_us() // 1_000, before_ms, self.settings.maintenance.snapshots_min)
-        dues = [keeping.due(name) for name in upkeep.names(topic)]
+        keeping = Round(inspector, clock.now_us() // 1_000, before_ms, self.settings.maintenance.snapshots_min)
+        dues = [keeping.due(name) for name in inspector.names(topic)]
         if dry_run:
             return Done([due.as_dict() for due in dues])
         results = [Kept(str(due.name), error=due.error).as_dict() for due in dues if not due]
@@ -294,14 +296,15 @@ class _Keeping:
         return Done(results)
 
     def _counter(self, total: int) -> Callable[[int], None]:
-        return Told("tables", total).advance if self.progress_json else lambda _: None
+        return JsonProgress("tables", total).advance if self.progress_json else lambda _: None
 
 
 def _asked(
     server: str | None, data: Path | None, config: Path | None, master: str | None, while_stdin: bool
 ) -> Server | None:
-    """The server that does it; None where this process does: for a server, on a folder without, or on a Spark of its
-    own."""
+    """Return the server that does the work; None if this process does: for a server, without a server, or with
+    --master.
+    """
     if while_stdin:
         end_with_stdin()
         return None
@@ -324,14 +327,14 @@ def _by_server(server: Server, verb: str, topic: str | None, **given: Any) -> Do
     def begin(stack: contextlib.ExitStack, total: int) -> Callable[[int], None]:
         return stack.enter_context(counter(verb, total)).advance
 
-    found = done_by(server, "/v1/maintenance", asked, "tables", begin)
+    found = run_job(server, "/v1/maintenance", asked, "tables", begin)
     return Done(found["tables"], found["failed"])
 
 
-def _upkeep(settings: Settings) -> Upkeep:
+def _inspector(settings: Settings) -> TableInspector:
     with needs():
-        from frazil.lake.upkeep import Upkeep
-    return Upkeep(settings)
+        from frazil.lake.maintenance.table_inspection import TableInspector
+    return TableInspector(settings)
 
 
 def _span(text: str | None) -> int | None:

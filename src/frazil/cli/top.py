@@ -12,37 +12,37 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
-from frazil.cli import options, output
-from frazil.cli.quantities import parse_duration_ms
-from frazil.cli.server import Server, need_server
+from frazil.cli.target.server import Server, need_server
+from frazil.cli.terminal import options, output
+from frazil.cli.terminal.quantities import parse_duration_ms
 from frazil.core.clock import SystemClock
 from frazil.core.errors import FrazilError
 
 if TYPE_CHECKING:
     from rich.live import Live
 
-    from frazil.cli.top_figures import Figures, Scrape
+    from frazil.cli.terminal.top_figures import Figures, Scrape
 
 INTERVAL_MS_MIN = 100
 
 
 def top(
-    interval: Annotated[str, typer.Option("--interval", metavar="TIME", help="Look again after this, as 2s.")] = "2s",
-    once: Annotated[bool, typer.Option("--once", help="Look for one interval, print, and end.")] = False,
+    interval: Annotated[str, typer.Option("--interval", metavar="TIME", help="Refresh interval, as 2s.")] = "2s",
+    once: Annotated[bool, typer.Option("--once", help="Measure one interval, print, and end.")] = False,
     server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Watch a server until Ctrl-C: rates, lag, freshness, latencies. One that goes away is waited for.
+    """Watch a server until Ctrl-C: rates, lag, freshness, latencies. Waits for a server that goes away.
 
-    Where stdout is no terminal it prints tables, and with --json an object a line.
+    If stdout is not a terminal it prints tables, and with --json one object per line.
     """
     interval_seconds = max(INTERVAL_MS_MIN, parse_duration_ms(interval, "--interval")) / 1_000
     watched = Watched(lambda: need_server(server, data, config))
     watched.look()
     live = not as_json and not once and sys.stdout.isatty()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the terminal is given back as it was
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # restores the terminal
     with contextlib.suppress(KeyboardInterrupt), _display(live, as_json) as display:
         if live:
             display.show(watched)
@@ -61,10 +61,10 @@ def top(
 
 
 class Watched:
-    """A server and what it told last. One that is away is looked for anew: it may come back elsewhere."""
+    """A server and its last scrape. A server that is away is looked up again: its address may change."""
 
     def __init__(self, find: Callable[[], Server]) -> None:
-        from frazil.cli.top_figures import figures, parse
+        from frazil.cli.terminal.top_figures import figures, parse
 
         self._find = find
         self._parse, self._reckon = parse, figures
@@ -113,11 +113,11 @@ class _Screen:
         self._draw(watched, None)
 
     def away(self, watched: Watched, error: FrazilError) -> None:
-        """What was seen last stays in view."""
+        """Keep the last figures on screen."""
         self._draw(watched, error.message)
 
     def _draw(self, watched: Watched, away: str | None) -> None:
-        from frazil.cli.top_view import screen
+        from frazil.cli.terminal.top_view import screen
 
         size = self._live.console.size
         self._live.update(screen(watched.address, watched.figures, away, size.width, size.height), refresh=True)
@@ -126,18 +126,18 @@ class _Screen:
 class _Lines:
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
-        self._told = False
+        self._outage_reported = False
 
     def show(self, watched: Watched) -> None:
-        from frazil.cli.top_view import print_plain
+        from frazil.cli.terminal.top_view import print_plain
 
-        self._told = False
+        self._outage_reported = False
         if self._as_json:
             print(output.json_line({"address": watched.address, **watched.figures.as_dict()}), flush=True)
         else:
             print_plain(watched.address, watched.figures, output.time_shown(SystemClock().now_us()))
 
     def away(self, watched: Watched, error: FrazilError) -> None:  # noqa: ARG002
-        if not self._told:
+        if not self._outage_reported:
             output.say(f"frazil: {error.message}; waiting for it")
-        self._told = True
+        self._outage_reported = True

@@ -1,15 +1,17 @@
-"""`frazil topics`: which topics there are, made, kept and deleted. By the server, or on a folder that nobody serves."""
+"""`frazil topics`: list, create, describe and delete topics. Uses the server, or a folder without one."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from frazil.cli import options, output
-from frazil.cli.quantities import parse_bytes, parse_duration_ms
-from frazil.cli.server import find_server, topic_path
+from frazil.cli.target.server import find_server, topic_path
+from frazil.cli.terminal import options, output
+from frazil.cli.terminal.quantities import parse_bytes, parse_duration_ms
 from frazil.core.disk import LocalDisk
 from frazil.core.errors import InvalidInput
 from frazil.core.names import TopicName
@@ -19,9 +21,10 @@ from frazil.log.summary import SUMMARY_FIELDS, total
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from frazil.core.settings import RetentionSettings
+    from frazil.core.settings import RetentionSettings, Settings
+    from frazil.node.topics.topics import Topics
 
-app = typer.Typer(no_args_is_help=True, help="List, describe, make and delete topics.")
+app = typer.Typer(no_args_is_help=True, help="List, describe, create and delete topics.")
 
 RetentionAge = Annotated[
     str | None, typer.Option("--retention-age", metavar="TIME", help="Keep rows this long, as 12h or 7d.")
@@ -47,7 +50,7 @@ def list_(
     if asked is not None:
         found, where = [_summary(one) for one in asked.all("/v1/topics")], asked.address
     else:
-        from frazil.topics.describing import list_from_files
+        from frazil.node.topics.describing import list_from_files
 
         settings = options.settings_on_disk(data, config)
         found, where = list_from_files(settings), str(settings.data)
@@ -59,9 +62,9 @@ def list_(
         _print_summaries(found)
 
 
-def _summary(told: dict[str, Any]) -> dict[str, Any]:
-    """What a folder has of a topic, too."""
-    return {name: told[name] for name in SUMMARY_FIELDS}
+def _summary(answer: dict[str, Any]) -> dict[str, Any]:
+    """The fields that a folder has, too."""
+    return {name: answer[name] for name in SUMMARY_FIELDS}
 
 
 def _print_summaries(found: list[dict[str, Any]]) -> None:
@@ -92,13 +95,13 @@ def describe(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Describe one topic; of one with partitions, each of them and their sums."""
+    """Describe one topic; for a partitioned topic, each partition and the totals."""
     asked = find_server(server, data, config)
     if asked is not None:
         one = _description(asked.get(topic_path(topic)))
         kept = asked.get(topic_path(topic, "retention"))["effective"] if one["log_id"] and not as_json else {}
     else:
-        from frazil.topics.describing import describe_from_files
+        from frazil.node.topics.describing import describe_from_files
 
         settings = options.settings_on_disk(data, config)
         one = describe_from_files(settings, TopicName.parse(topic))
@@ -134,9 +137,9 @@ def describe(
         output.say(one["problem"])
 
 
-def _description(told: dict[str, Any]) -> dict[str, Any]:
-    more = {name: told[name] for name in ("tiers", "held_back")}
-    return {**_summary(told), **more, "partitions": [_summary(one) for one in told["partitions"]]}
+def _description(answer: dict[str, Any]) -> dict[str, Any]:
+    more = {name: answer[name] for name in ("tiers", "held_back")}
+    return {**_summary(answer), **more, "partitions": [_summary(one) for one in answer["partitions"]]}
 
 
 @app.command()
@@ -144,11 +147,13 @@ def create(
     topic: options.TopicArgument,
     schema: Annotated[
         Path | None,
-        typer.Option("--schema", metavar="FILE", help="Make a typed topic of these columns: Arrow IPC schema or JSON."),
+        typer.Option(
+            "--schema", metavar="FILE", help="Create a typed topic with these columns: Arrow IPC schema or JSON."
+        ),
     ] = None,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", metavar="N", help="Make TOPIC-part-0 up to TOPIC-part-(N-1): all, or none."),
+        typer.Option("--partitions", metavar="N", help="Create TOPIC-part-0 up to TOPIC-part-(N-1): all, or none."),
     ] = None,
     retention_age: RetentionAge = None,
     retention_bytes: RetentionBytes = None,
@@ -158,7 +163,7 @@ def create(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Make a topic, or all partitions of one."""
+    """Create a topic, or all partitions of one."""
     names = [] if partitions is None else [str(one) for one in partition_names(TopicName.parse(topic), partitions)]
     if names and schema is not None:
         raise InvalidInput("--partitions: a typed topic has no partitions; leave out --schema", field="partitions")
@@ -172,17 +177,15 @@ def create(
             "arrow_schema": None if columns is None else _as_text(columns),
             "retention": None if kept is None else kept.model_dump(),
         }
-        told = asked.post("/v1/topics", body)
-        made = {name: told[name] for name in ("topic", "log_id", "typed", "partitions")}
+        answer = asked.post("/v1/topics", body)
+        made = {name: answer[name] for name in ("topic", "log_id", "typed", "partitions")}
     else:
-        from frazil.topics.opening import open_topics
-
         log_id = None
-        with open_topics(options.settings_on_disk(data, config)) as storage:
-            if names:
-                storage.create_partitions(topic, len(names), retention=kept)
-            else:
-                log_id = storage.create_topic(topic, schema=columns, retention=kept).stats().log_id
+        base = TopicName.parse(topic)
+        with _unserved(options.settings_on_disk(data, config)) as topics:
+            topics.create(base, partitions=len(names) or None, schema=columns, retention=kept)
+            if not names:
+                log_id = topics.log_id(base)
         made = {"topic": topic, "log_id": log_id, "typed": columns is not None, "partitions": names}
     if as_json:
         output.print_json(made)
@@ -198,13 +201,13 @@ def retention(
     retention_age: RetentionAge = None,
     retention_bytes: RetentionBytes = None,
     until_acked: UntilAcked = False,
-    default: Annotated[bool, typer.Option("--default", help="Back to the retention of the settings.")] = False,
+    default: Annotated[bool, typer.Option("--default", help="Restore the retention of the settings.")] = False,
     server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show how long the log keeps rows of a topic; with an option, set it."""
+    """Show the log retention of a topic; options set it."""
     wanted = _retention(retention_age, retention_bytes, until_acked)
     if default and wanted is not None:
         raise InvalidInput("--default excludes the other options: give it alone", field="default")
@@ -225,15 +228,14 @@ def retention(
 def _own_retention(
     data: Path | None, config: Path | None, topic: str, wanted: RetentionSettings | None, *, change: bool
 ) -> dict[str, Any]:
-    from frazil.log.survey import describe_topic
-    from frazil.topics.opening import open_topics
+    from frazil.log.repair.survey import describe_topic
 
     settings = options.settings_on_disk(data, config)
     name = TopicName.parse(topic)
     own = describe_topic(LocalDisk(), settings.log_folder, name).retention
     if change:
-        with open_topics(settings) as storage:
-            storage.set_retention(topic, wanted)
+        with _unserved(settings) as topics:
+            topics.set_retention(topic, wanted)
         own = wanted
     effective = own or settings.wal.retention
     return {
@@ -248,21 +250,21 @@ def delete(
     topic: options.TopicArgument,
     yes: options.Yes = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Also if it has subscriptions or producers: they go with it.")
+        bool, typer.Option("--force", help="Even if it has subscriptions or producers, which are deleted too.")
     ] = False,
     server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Delete a topic, with all its partitions and rows, for good. Its table stays."""
+    """Delete a topic with all its partitions and rows, permanently. Its table stays."""
     asked = find_server(server, data, config)
     if asked is not None:
         one = _description(asked.get(topic_path(topic)))
         messages = one["messages"] if one["tiers"] is None else one["tiers"]["log"]["rows"]
         partitions = len(one["partitions"])
     else:
-        from frazil.log.survey import describe_logs
+        from frazil.log.repair.survey import describe_logs
 
         settings = options.settings_on_disk(data, config)
         logs = describe_logs(LocalDisk(), settings.log_folder, TopicName.parse(topic))
@@ -275,15 +277,22 @@ def delete(
     if asked is not None:
         messages = asked.delete(topic_path(topic), force="true" if force else "false")["messages"]
     else:
-        from frazil.broker.deleting import delete_with_records
-        from frazil.topics.opening import open_topics
-
-        with open_topics(settings) as storage:
-            delete_with_records(storage, topic, force=force)
+        with _unserved(settings) as topics:
+            topics.delete(TopicName.parse(topic), force=force)
     if as_json:
         output.print_json({"topic": topic, "deleted": True, "messages": messages})
     else:
         print(f"deleted topic {topic}")
+
+
+@contextlib.contextmanager
+def _unserved(settings: Settings) -> Iterator[Topics]:
+    """The topics of a folder that no server owns."""
+    from frazil.node.opening import open_topics
+    from frazil.node.topics.topics import Topics
+
+    with open_topics(settings) as storage:
+        yield Topics(storage)
 
 
 def _retention(age: str | None, size: str | None, until_acked: bool) -> RetentionSettings | None:
@@ -299,7 +308,7 @@ def _retention(age: str | None, size: str | None, until_acked: bool) -> Retentio
 
 
 def _retention_pairs(kept: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Nothing of a topic that stores nothing."""
+    """Empty for a topic that stores nothing."""
     if not kept:
         return []
     return [
@@ -317,7 +326,7 @@ def _held_back_pairs(held: dict[str, Any] | None) -> list[tuple[str, Any]]:
 
 
 def _tier_pairs(tiers: dict[str, Any] | None) -> list[tuple[str, Any]]:
-    """What each tier holds; nothing of a topic that stores nothing, or can't be read."""
+    """Rows in each tier; empty for a topic that stores nothing or cannot be read."""
     if tiers is None:
         return []
     pairs: list[tuple[str, Any]] = [("in the log", _held(tiers["log"]))]
@@ -345,13 +354,13 @@ def _held(tier: dict[str, Any]) -> str:
 
 
 def _columns_of(path: Path) -> pa.Schema:
-    from frazil.cli.schema_file import load_schema
+    from frazil.cli.target.schema_file import load_schema
 
     return load_schema(path)
 
 
 def _as_text(columns: pa.Schema) -> str:
-    from frazil.core.columns import schema_as_text
+    from frazil.core.rows.columns import schema_as_text
 
     return schema_as_text(columns)
 

@@ -1,8 +1,8 @@
-"""The verbs by name, each imported when it is asked for.
+"""The verbs by name, each imported on use.
 
-A shell that completes a word, and a verb that only asks a server, must not wait for what other verbs stand on. So
-verbs are looked up here by name, and their modules import at the top only what takes no time. PyArrow, Pydantic, rich,
-and what of Frazil needs them, are imported where they are used; `tests/unit/cli/test_start.py` keeps it so.
+Shell completion, and a verb that only asks a server, must not wait for the imports of other verbs. So verbs are looked
+up here by name, and their modules import at the top only what is fast. PyArrow, Pydantic, rich, and the parts of Frazil
+that need them, are imported where they are used; `tests/unit/cli/test_start.py` checks it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ VERBS = {
     "consumers": "frazil.cli.clients:consumers_app",
     "dead-letters": "frazil.cli.dead_letters:app",
     "schemas": "frazil.cli.schemas:app",
+    "keys": "frazil.cli.security.keys:app",
+    "roles": "frazil.cli.security.roles:app",
+    "bindings": "frazil.cli.security.bindings:app",
     "log": "frazil.cli.log:app",
     "pipeline": "frazil.cli.pipeline:app",
     "table": "frazil.cli.table:app",
@@ -32,19 +35,20 @@ VERBS = {
     "top": "frazil.cli.top:top",
     "doctor": "frazil.cli.doctor:doctor",
     "serve": "frazil.cli.serve:serve",
+    "certs": "frazil.cli.security.certs:app",
     "generate": "frazil.cli.generate:app",
     "version": "frazil.cli.version:version",
 }
 
 
 class Verbs(TyperGroup):
-    """What Typer takes for a group of all the verbs."""
+    """The Typer group of all verbs."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - Typer's
         return list(VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - Typer's
-        """Of a name that is wrong Typer says which ones are near, and then it must know them all."""
+        """For an unknown name, load all verbs, so that Typer can suggest similar ones."""
         for name in [cmd_name] if cmd_name in VERBS else VERBS:
             if name not in self.commands:
                 self.commands[name] = _imported(name)

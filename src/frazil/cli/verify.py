@@ -1,4 +1,4 @@
-"""`frazil verify`: proof that every acknowledged message is in exactly one place, or where it is not."""
+"""`frazil verify`: prove that every acknowledged message is in exactly one place, or report where it is not."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from frazil.cli import options, output
-from frazil.cli.jobs import done_by
-from frazil.cli.progress import Told, counter
-from frazil.cli.server import Server, find_server
-from frazil.cli.with_parent import end_with_stdin
+from frazil.cli.target.jobs import run_job
+from frazil.cli.target.server import Server, find_server
+from frazil.cli.target.with_parent import end_with_stdin
+from frazil.cli.terminal import options, output
+from frazil.cli.terminal.progress import JsonProgress, counter
 from frazil.core.extras import needs
 from frazil.core.names import TopicName
 
@@ -31,12 +31,12 @@ def verify(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Read log and table whole, and prove that each acknowledged offset is in one of them, once and unchanged.
+    """Read log and table completely, and prove that each acknowledged offset is in one of them, once and unchanged.
 
-    Each offset from 0 must be in the log or in the table, or have been removed by a retention that recorded it.
-    A running server has it done beside itself; Ctrl-C ends it there, too.
+    Each offset from 0 must be in the log or in the table, or have been removed by a recorded retention. A running
+    server starts it as a job; Ctrl-C cancels the job, too.
     """
-    asked = None if while_stdin else find_server(server, data, config)  # the server's own must not ask it again
+    asked = None if while_stdin else find_server(server, data, config)  # a server's own process must not ask it again
     if asked is not None:
         found = _by_server(asked, topic, progress_json)
     else:
@@ -53,7 +53,7 @@ def _here(settings: Settings, topic: str | None, progress_json: bool, while_stdi
     if while_stdin:
         end_with_stdin()
     with needs():
-        from frazil.topics.proofs import prove
+        from frazil.node.verify.proofs import prove
     with contextlib.ExitStack() as stack:
         proofs = prove(settings, topic, lambda total: _begin(stack, total, progress_json))
     return {"proven": all(proof.proven for proof in proofs), "topics": [proof.as_dict() for proof in proofs]}
@@ -61,11 +61,15 @@ def _here(settings: Settings, topic: str | None, progress_json: bool, while_stdi
 
 def _by_server(server: Server, topic: str | None, progress_json: bool) -> dict[str, Any]:
     asked = {} if topic is None else {"topic": str(TopicName.parse(topic))}
-    return done_by(server, "/v1/verify", asked, "rows", lambda stack, total: _begin(stack, total, progress_json))
+    return run_job(server, "/v1/verify", asked, "rows", lambda stack, total: _begin(stack, total, progress_json))
 
 
 def _begin(stack: contextlib.ExitStack, total: int, progress_json: bool) -> Callable[[int], None]:
-    return Told("rows", total).advance if progress_json else stack.enter_context(counter("verifying", total)).advance
+    return (
+        JsonProgress("rows", total).advance
+        if progress_json
+        else stack.enter_context(counter("verifying", total)).advance
+    )
 
 
 def _print(proofs: list[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""`frazil version`: what runs here."""
+"""`frazil version`: versions of Frazil and its dependencies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import platform
 from importlib import metadata
 
 import frazil
-from frazil.cli import options, output
+from frazil.cli.terminal import options, output
 
 
 def version(
@@ -14,7 +14,7 @@ def version(
     config: options.Config = None,  # noqa: ARG001
     as_json: options.Json = False,
 ) -> None:
-    """Print the version of Frazil and of what it stands on."""
+    """Print the version of Frazil and of its main dependencies."""
     versions = {
         "frazil": frazil.__version__,
         "python": platform.python_version(),

@@ -1,1 +1,1 @@
-"""Frazil's own client: the faces of storage and topic, over Arrow Flight."""
+"""Frazil's network client: the storage and topic interfaces, over Arrow Flight."""

@@ -1,8 +1,9 @@
-"""The client for asyncio: the same names, awaited. A thin face over the same threads."""
+"""The client for asyncio: the same methods, awaited. A thin layer over the same threads."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, Self, TypeVar
@@ -14,22 +15,42 @@ from frazil.client.storage import RemoteStorage as _RemoteStorage
 from frazil.client.storage import connect as _connect
 from frazil.client.subscription import RemoteSubscription as _RemoteSubscription
 from frazil.client.topic import RemoteTopic as _RemoteTopic
-from frazil.core.own_process import OwnProcess
+from frazil.core.credentials import ClientCredentials
+from frazil.core.process.own_process import OwnProcess
 from frazil.core.rows import Message
 from frazil.core.settings import MIB
-from frazil.log.awaited import AwaitedStorage, AwaitedTopic
-from frazil.log.positions import Start
+from frazil.core.settings.security import ClientSettings
+from frazil.log.aio_faces import AwaitedStorage, AwaitedTopic
+from frazil.log.read.positions import Start
 from frazil.log.stats import TopicStats
 
 Source = TypeVar("Source", bound=RemoteBatches | _RemoteSubscription)
 
 
 async def connect(
-    address: str, *, producer: str | None = None, buffer_bytes_max: int = 64 * MIB, give_up_ms: int = 30_000
+    address: str,
+    *,
+    token: str | None = None,
+    ca: str | os.PathLike[str] | None = None,
+    certificate: str | os.PathLike[str] | None = None,
+    key: str | os.PathLike[str] | None = None,
+    client: ClientSettings | ClientCredentials | None = None,
+    producer: str | None = None,
+    buffer_bytes_max: int = 64 * MIB,
+    give_up_ms: int = 30_000,
 ) -> RemoteStorage:
-    """The topics of `frazil serve`, by the address of its Flight door; see `frazil.connect`."""
+    """Connect to the Flight address of `frazil serve`; see `frazil.connect`."""
     made = await asyncio.to_thread(
-        _connect, address, producer=producer, buffer_bytes_max=buffer_bytes_max, give_up_ms=give_up_ms
+        _connect,
+        address,
+        token=token,
+        ca=ca,
+        certificate=certificate,
+        key=key,
+        client=client,
+        producer=producer,
+        buffer_bytes_max=buffer_bytes_max,
+        give_up_ms=give_up_ms,
     )
     return RemoteStorage(made)
 
@@ -45,19 +66,19 @@ class RemoteStorage(AwaitedStorage[_RemoteTopic, "RemoteTopic"]):
         return self._producer
 
     async def delete_topic(self, name: str, *, force: bool = False) -> None:
-        """`TopicInUse` if it has subscriptions or producers of the broker's, unless `force` says that they go, too."""
+        """Delete a topic. Raises `TopicInUse` if it has broker subscriptions or producers, unless `force` is set."""
         await asyncio.to_thread(self._remote.delete_topic, name, force=force)
 
 
 class RemoteTopic(AwaitedTopic[_RemoteTopic]):
     async def open_producer(self) -> None:
-        """After `ProducerFenced`: take the producer's name back, with the next publish, from whoever has it then."""
+        """After `ProducerFenced`, reclaim the producer name from its current client with the next publish."""
         self._topic.open_producer()
 
     async def read_batches(
         self, start: Start = "earliest", *, end: int | None = None, follow: bool = False
     ) -> AsyncIterator[pa.RecordBatch]:
-        """The same as Arrow batches, each row with its `_offset` and `_append_time`."""
+        """Read Arrow batches; each row has its `_offset` and `_append_time`."""
         taken: _Taken[RemoteBatches] = _Taken(lambda: self._topic.read_batches(start, end=end, follow=follow))
         try:
             while (batch := await taken.next()) is not None:
@@ -68,7 +89,9 @@ class RemoteTopic(AwaitedTopic[_RemoteTopic]):
     async def subscribe(
         self, name: str, *, kind: str = "exclusive", consumer: str | None = None, key_filters: Sequence[str] = ()
     ) -> RemoteSubscription:
-        """Messages of a subscription, each to be acknowledged; a new one begins with what is published next."""
+        """Read the messages of a subscription, each to be acknowledged; a new one begins with the next published
+        message.
+        """
         taken: _Taken[_RemoteSubscription] = _Taken(
             lambda: self._topic.subscribe(name, kind=kind, consumer=consumer, key_filters=key_filters)
         )
@@ -106,7 +129,7 @@ class RemoteSubscription(AsyncIterator[Message]):
 
 
 class _Taken(Generic[Source]):
-    """An iterator that waits in a thread of its own: many may wait at once, and none holds up the loop's pool."""
+    """An iterator that blocks in its own thread: many can wait at once without occupying the loop's thread pool."""
 
     def __init__(self, make: Callable[[], Source]) -> None:
         self._make = make
@@ -122,7 +145,7 @@ class _Taken(Generic[Source]):
         return source
 
     async def next(self) -> Any:
-        """None at the end."""
+        """Return None at the end."""
         source = await self.open()
         return await asyncio.get_running_loop().run_in_executor(self._thread, next, source, None)
 

@@ -1,4 +1,4 @@
-"""One stream of batches to the owner, and its answers. Opened anew after every cut."""
+"""One stream of batches to the owner, and its answers. Reopened after every disconnect."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight
 
-from frazil.client.connection import FAILURES, Connection, spare_after_fork
+from frazil.client.connection import FAILURES, Connection, keep_after_fork
 from frazil.client.window import Batch
 from frazil.core.errors import FrazilError
 from frazil.core.put_notes import WHOLE_BYTES_MAX, batch_note
-from frazil.core.sequences import Opening
+from frazil.core.sequences import ProducerOpening
 
 
 class PutStream:
@@ -27,9 +27,9 @@ class PutStream:
         log_id: str,
         schema: pa.Schema,
         producer: str,
-        opening: Opening,
+        opening: ProducerOpening,
     ) -> None:
-        spare_after_fork(self)
+        keep_after_fork(self)
         self._connection = connection
         self._writing = threading.Lock()
         self.schema = schema
@@ -45,9 +45,9 @@ class PutStream:
         self.epoch: int = opened["epoch"]
         self.next_sequence: int = opened["next_sequence"]
         self.resumed: bool = opened["resumed"]
-        """Whether the epoch was this client's before."""
+        """Whether the epoch already belonged to this client."""
         self.stored = {(sequence, rows): offset for sequence, offset, rows in opened["recent"]}
-        """The offsets of what was sent last under this epoch, by sequence and rows."""
+        """Offsets of the most recent batches of this epoch, by sequence and rows."""
 
     def write(self, batch: Batch) -> None:
         with self._writing:
@@ -61,23 +61,23 @@ class PutStream:
                 raise self._connection.error_of(error) from None
 
     def read(self) -> dict[str, Any] | None:
-        """The next answer; None when there are no more, and `finish` says why."""
+        """Return the next answer; None at the end, after which `finish` says why."""
         try:
-            told = self._answers.read()
+            answer = self._answers.read()
         except FAILURES:
             return None
-        return None if told is None else dict(json.loads(told.to_pybytes()))
+        return None if answer is None else dict(json.loads(answer.to_pybytes()))
 
-    def no_more(self) -> None:
-        """What was written is answered still."""
+    def half_close(self) -> None:
+        """Half-close the stream: batches already written are still answered."""
         with self._writing:
             try:
                 self._writer.done_writing()
             except FAILURES:
-                return  # it has ended, which the reader learns by itself
+                return  # the stream has ended; the reader notices it
 
     def finish(self) -> FrazilError | None:
-        """After the last answer: the error with which the stream ended, if it was one."""
+        """Return the error that ended the stream, if any. Call it after the last answer."""
         with self._writing:
             try:
                 self._writer.close()

@@ -1,5 +1,6 @@
-"""Rows of a topic from its owner, who goes through table, files, cache and live tail. After a cut it is asked again,
-from the next offset on."""
+"""Read rows of a topic from its owner, which reads table, files, cache and live tail. After a disconnect, reading
+resumes from the next offset.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +12,20 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight
 
-from frazil.client.connection import FAILURES, Connection, is_passing, spare_after_fork
-from frazil.log.positions import Start, check_end, check_start, time_us
+from frazil.client.connection import FAILURES, Connection, is_temporary, keep_after_fork
+from frazil.log.read.positions import Start, check_end, check_start, time_us
 
 ALIGNED = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.DataTypeSpecific)
+"""Buffers as native code such as PyIceberg's needs them. On the wire most are not aligned."""
 
 
 class RemoteBatches(Iterator[pa.RecordBatch]):
-    """Batches from `start` on, each with its `_offset` column. Not to be shared between threads, but for `close`."""
+    """Batches from `start` on, each with its `_offset` column. Not thread-safe, except for `close`."""
 
     def __init__(self, connection: Connection, topic: str, start: Start, end: int | None, follow: bool) -> None:
         check_start(start)
         check_end(end)
-        spare_after_fork(self)
+        keep_after_fork(self)
         self._connection = connection
         first: Any = {"time_us": time_us(start)} if isinstance(start, datetime) else start
         self._wanted = {"topic": topic, "log_id": None, "start": first, "end": end, "follow": follow}
@@ -41,14 +43,14 @@ class RemoteBatches(Iterator[pa.RecordBatch]):
                 raise StopIteration
             batch = self._read()
             if batch is not None:
-                self.offset = batch.column(0)[-1].as_py() + 1  # gaps that a person has accepted are left out
+                self.offset = batch.column(0)[-1].as_py() + 1  # gaps that were accepted are left out
                 self._wanted["start"] = self.offset
                 return batch
         self.close()
         raise StopIteration
 
     def close(self) -> None:
-        """Ends the stream, also while another thread waits for its next batch."""
+        """End the stream, even while another thread waits for its next batch."""
         if not self._connection.process.is_here:
             return
         self._closed = True
@@ -56,15 +58,15 @@ class RemoteBatches(Iterator[pa.RecordBatch]):
             self._stream.cancel()
 
     def _read(self) -> pa.RecordBatch | None:
-        """The next batch; None where there was only a note, or the stream was opened anew."""
+        """Return the next batch; None if there was only a note, or the stream was reopened."""
         try:
             chunk = self._stream.read_chunk()
         except (*FAILURES, StopIteration) as error:
             if self._closed:
                 return None
-            if not isinstance(error, StopIteration):  # which says that the topic's columns have changed
+            if not isinstance(error, StopIteration):  # the note says that the topic's columns have changed
                 failed = self._connection.error_of(error)
-                if not is_passing(failed):
+                if not is_temporary(failed):
                     raise failed from None
             self._open()
             return None
@@ -81,8 +83,8 @@ class RemoteBatches(Iterator[pa.RecordBatch]):
         options = pa.flight.FlightCallOptions(read_options=ALIGNED)
         try:
             self._stream = self._connection.flight.do_get(ticket, options)
-            told = json.loads(self._stream.read_chunk().app_metadata.to_pybytes())
+            answer = json.loads(self._stream.read_chunk().app_metadata.to_pybytes())
         except (*FAILURES, StopIteration) as error:
             raise self._connection.error_of(error) from None
-        self.offset, self._end = told["offset"], told["end"]
-        self._wanted |= {"log_id": told["log_id"], "start": told["offset"], "end": told["end"]}
+        self.offset, self._end = answer["offset"], answer["end"]
+        self._wanted |= {"log_id": answer["log_id"], "start": answer["offset"], "end": answer["end"]}

@@ -1,12 +1,12 @@
-"""Batches of one topic on their way to its owner: gathered, sent in order, sent again until they are answered.
+"""The sender of one topic's batches to its owner: groups rows, sends in order, and resends until answered.
 
-Callers put rows into a queue. While the pipe has room the next batch goes at once; while it has none, rows gather, and
-go together: no timer, as in the log's own group commit. Each batch has a sequence, the number of its first row in this
-producer's own counting, by which the log knows one that it has already. So after a cut everything that has no answer is
-sent again, in order, and nothing is stored twice. If the epoch under which it was sent is no longer this client's, the
-outcome is unknown, and its callers are told so: what another client stored is never taken for it.
+Callers put rows into a queue. While the pipe has room, the next batch is sent at once; otherwise rows accumulate and
+are sent together, without a timer, as in the log's group commit. Each batch has a sequence, the number of its first row
+within this producer, by which the log detects duplicates. So after a disconnect everything unanswered is resent in
+order, and nothing is stored twice. If its epoch no longer belongs to this client, the outcome is unknown, and its
+callers get that error: a batch of another client is never mistaken for it.
 
-After a refusal the owner takes no more from the stream; what came behind the refused batch gets its numbers anew.
+After a refusal the owner accepts no more from the stream; the batches after the refused one get new sequences.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from frazil.client.connection import Connection, delay_seconds, is_passing
+from frazil.client.connection import Connection, delay_seconds, is_temporary
 from frazil.client.identity import ProducerIdentity
 from frazil.client.put_stream import PutStream
-from frazil.client.window import Batch, CallersPart, SenderLimits, Window, encoded
+from frazil.client.window import Batch, SenderLimits, TracedPart, Window, encoded
 from frazil.core.clock import Clock
-from frazil.core.error_forms import from_dict
 from frazil.core.errors import (
     Closed,
     FrazilError,
@@ -35,8 +34,9 @@ from frazil.core.errors import (
     SequenceGap,
     TopicNotFound,
 )
-from frazil.log.group import MessageRow, Notify, Part
+from frazil.core.errors.codec import from_dict
 from frazil.log.uninterrupted import start_thread
+from frazil.log.write.group import MessageRow, Notify, Part
 
 CLOSE_SECONDS_MAX = 5.0
 
@@ -44,7 +44,7 @@ _log = logging.getLogger("frazil.client")
 
 
 class Sender:
-    """Used from any thread. A plain caller writes in its own thread; for callers on a loop a worker does."""
+    """Thread-safe. Blocking callers write in their own thread; a worker writes for asyncio callers."""
 
     def __init__(
         self,
@@ -66,11 +66,11 @@ class Sender:
         self._window = Window(limits)
         self._stream: PutStream | None = None
         self._abandoned: PutStream | None = None
-        """One that a caller left in the middle of a write: it is for the worker to end it."""
+        """A stream whose caller was interrupted during a write; the worker ends it."""
         self._reader: threading.Thread | None = None
         self._worker: threading.Thread | None = None
         self._sends: int | None = None
-        """The thread that sends now: one at a time."""
+        """The thread that is sending: one at a time."""
         self._next_sequence = 0
         self._refused_at: int | None = None
         self._forgotten = False
@@ -100,7 +100,7 @@ class Sender:
     def append_batch(self, batch: pa.RecordBatch, size: int) -> int:
         """Send a checked batch and wait for its first offset."""
         self._connection.process.check()
-        part = CallersPart(None, batch, size)
+        part = TracedPart(None, batch, size)
         try:
             with self._guard:
                 self._check_open()
@@ -115,7 +115,7 @@ class Sender:
         return part.offset_at(0)
 
     def begin_message(self, message: MessageRow, size: int, notify: Notify, token: object) -> None:
-        """The same without waiting, and without a write that might block: `notify` gets the settled part."""
+        """Send without waiting, and without a write that might block: `notify` gets the finished part."""
         self._connection.process.check()
         with self._guard:
             self._check_open()
@@ -124,7 +124,7 @@ class Sender:
 
     def begin_batch(self, batch: pa.RecordBatch, size: int, notify: Notify, token: object) -> None:
         self._connection.process.check()
-        part = CallersPart(notify, batch, size)
+        part = TracedPart(notify, batch, size)
         part.tokens.append(token)
         with self._guard:
             self._check_open()
@@ -132,14 +132,14 @@ class Sender:
             self._wake()
 
     def open_producer(self) -> None:
-        """The user wants the name although another client took it: the next publish takes it."""
+        """Reclaim the name from another client with the next publish, at the user's request."""
         self._connection.process.check()
         with self._guard:
             if self._identity.fenced is not None:
                 self._identity.begin_anew()
 
     def close(self) -> None:
-        """Wait for what is on its way, as long as any publish would, and end the stream."""
+        """Wait for unanswered batches, as long as any publish would, and end the stream."""
         if not self._connection.process.is_here:
             return
         with self._guard:
@@ -152,7 +152,7 @@ class Sender:
             worker.join()
         reader = self._reader
         if self._stream is not None:
-            self._stream.no_more()
+            self._stream.half_close()
         if reader is not None:
             reader.join(CLOSE_SECONDS_MAX)
 
@@ -167,19 +167,22 @@ class Sender:
             self._worker = worker
 
     def _after_interrupt(self, error: BaseException) -> None:
-        """Ctrl-C came between any two steps of a caller that queued rows or sent what is ready. What may be half sent
-        goes by another stream, and others go on."""
+        """Recover from Ctrl-C at any point of a caller that queued rows or sent batches. A batch that may be half sent
+        is resent on another stream, and other callers continue.
+        """
         mine = self._sends == threading.get_ident()
         if isinstance(error, FrazilError) and not mine:
-            return  # refused, before anything was queued
+            return  # refused before anything was queued
         with self._guard:
             if mine:
                 self._abandoned, self._stream, self._sends = self._stream, None, None
-            self._window.mend(others_send=self._sends is not None)
+            self._window.undo_interrupted(others_send=self._sends is not None)
             self._changed.notify_all()
 
     def _lead(self) -> bool:
-        """Whether the caller, who holds the guard, sends what is ready; else somebody does already, or the worker."""
+        """Whether the caller, which holds the guard, sends the ready batches; otherwise another thread or the worker
+        does.
+        """
         if self._sends is not None or not self._window.may_send:
             return False
         if self._stream is None:
@@ -195,7 +198,7 @@ class Sender:
     # --- sending
 
     def _send_ready(self) -> None:
-        """All that the pipe has room for, by one thread at a time."""
+        """Send everything that the pipe has room for, from one thread at a time."""
         while (taken := self._take()) is not None:
             parts, stream = taken
             try:
@@ -208,7 +211,7 @@ class Sender:
                 batch.sequence = self._next_sequence
                 self._next_sequence += batch.count
                 self._window.sent(batch)
-            if not same:  # of other columns than the stream's, or the stream was lost: all of it goes by another
+            if not same:  # the columns differ from the stream's, or the stream was lost: use another stream
                 self._lost(stream)
                 break
             try:
@@ -218,46 +221,46 @@ class Sender:
                 break
         with self._guard:
             self._sends = None
-            if self._closed or self._has_work():  # else the worker would be woken by every message
+            if self._closed or self._has_work():  # otherwise every message would wake the worker
                 self._changed.notify_all()
 
-    def _take(self) -> tuple[list[CallersPart], PutStream] | None:
+    def _take(self) -> tuple[list[TracedPart], PutStream] | None:
         with self._guard:
             if self._stream is None or not self._window.may_send:
                 return None
             return self._window.take(), self._stream
 
     def _lost(self, stream: PutStream) -> None:
-        stream.no_more()
+        stream.half_close()
         with self._guard:
             if self._stream is stream:
                 self._stream = None
                 self._changed.notify_all()
 
-    # --- the worker: sends for callers that may not block, and opens the stream again
+    # --- the worker: sends for callers that may not block, and reopens the stream
 
     def _work(self) -> None:
         with self._guard:
             if self._worker not in (None, threading.current_thread()):
-                return  # of an interrupted start
+                return  # left by an interrupted start
             self._worker = threading.current_thread()
         try:
             while self._wait_for_work():
                 if (abandoned := self._abandoned) is not None:
                     self._abandoned = None
-                    abandoned.no_more()
+                    abandoned.half_close()
                 elif self._sends is not None:
                     self._send_ready()
                 else:
                     self._open_again()
-        except BaseException as error:  # our own mistake: nobody may wait for a worker that is gone
+        except BaseException as error:  # a bug: no caller may wait for a worker that is gone
             self._after_interrupt(error)
             self._give_up(OutcomeUnknown(self._topic, repr(error)))
             self._worker = None
             raise
 
     def _wait_for_work(self) -> bool:
-        """False when there is no more; else, if there is a stream, its caller is the one who sends."""
+        """Return False at the end; otherwise, if there is a stream, callers send themselves."""
         with self._guard:
             while not self._has_work():
                 if self._closed and not self._window.busy:
@@ -268,7 +271,7 @@ class Sender:
             return True
 
     def _open_again(self) -> None:
-        """One attempt, after a rest if those before it have led to no answer; and the end of patience."""
+        """Make one attempt, after a back-off if earlier ones got no answer; give up when the time is over."""
         if self._attempts:
             threading.Event().wait(delay_seconds(self._attempts))
         else:
@@ -276,7 +279,7 @@ class Sender:
         self._attempts += 1
         error = self._open()
         waited_ms = (self._clock.monotonic_us() - self._since_us) // 1_000
-        if error is not None and (not is_passing(error) or waited_ms >= self._limits.give_up_ms):
+        if error is not None and (not is_temporary(error) or waited_ms >= self._limits.give_up_ms):
             self._give_up(error)
 
     def _has_work(self) -> bool:
@@ -287,9 +290,9 @@ class Sender:
         return self._window.busy if self._stream is None else self._window.may_send
 
     def _open(self) -> FrazilError | None:
-        """A new stream with everything that has no answer; or why there is none."""
+        """Open a new stream with all unanswered batches; or return why it cannot."""
         waited_ms = (self._clock.monotonic_us() - self._since_us) // 1_000
-        if self._attempts > 1 and waited_ms >= self._limits.give_up_ms:  # streams come about, and no answers
+        if self._attempts > 1 and waited_ms >= self._limits.give_up_ms:  # streams open, but get no answers
             return OwnerUnreachable(self._connection.address, "its streams end without an answer")
         with self._guard:
             schema = self._window.next_schema
@@ -307,12 +310,12 @@ class Sender:
         _settle((part for batch in unknown for part in batch.parts), OutcomeUnknown(self._topic, reason))
         for batch in resent:
             if not batch.schema.equals(schema):
-                stream.no_more()  # once those before it are answered, the next stream has its columns
+                stream.half_close()  # once the earlier batches are answered, the next stream has its columns
                 break
             try:
                 stream.write(batch)
             except FrazilError:
-                break  # its reader learns why
+                break  # the reader gets the reason
         reader = threading.Thread(target=self._read, args=(stream,), name="frazil-answers", daemon=True)
         with self._guard:
             self._stream, self._reader = stream, reader
@@ -320,15 +323,15 @@ class Sender:
         return None
 
     def _look(self) -> int:
-        """The epoch that the producer's name has now."""
+        """Return the current epoch of the producer name."""
         asked = {"topic": self._topic, "log_id": self._log_id, "producer": self._identity.producer}
         return int(self._connection.act("producer", **asked)["epoch"])
 
     def _sorted(self, stream: PutStream, knows: bool) -> tuple[list[tuple[Batch, int]], list[Batch], list[Batch]]:
-        """What has no answer yet: stored, with its offset; unknown; and not stored, which goes again.
+        """Sort the unanswered batches: stored, with the offset; unknown; and not stored, which are resent.
 
-        The owner has settled all that came by older streams, and takes no more from them: so what it does not have
-        gets its numbers from the owner's next one on. `knows` says that the owner knows them as this client's.
+        The owner has finished all batches of older streams, and accepts no more from them: so missing batches are
+        renumbered from the owner's next sequence. `knows` means that the owner knows them as this client's.
         """
         sent = self._window.take_sent()
         next_sequence = stream.next_sequence
@@ -394,12 +397,14 @@ class Sender:
                 _acked(batch, offset)
 
     def _refused(self, sequence: int, error: FrazilError) -> None:
-        """Behind the first refusal there are only gaps, and a door that closes has refused nothing: both go again."""
+        """Handle a refusal. Later batches fail only with gaps, and a closing server has refused nothing: both are
+        resent.
+        """
         with self._guard:
             behind = self._refused_at is not None and isinstance(error, SequenceGap)
             if behind or isinstance(error, Closed):
                 return
-            if isinstance(error, SequenceForgotten):  # it was not stored: all that might be was told when this began
+            if isinstance(error, SequenceForgotten):  # it was not stored: uncertain batches were reported at the start
                 self._forgotten = True
                 return
             self._attempts = 0
@@ -407,7 +412,7 @@ class Sender:
             if self._refused_at is None:
                 self._refused_at = sequence
             refused = list(batch.parts) if batch is not None else []
-            if isinstance(error, ProducerFenced):  # for good: all behind it has the same epoch, and none of it is taken
+            if isinstance(error, ProducerFenced):  # permanent: all later batches have the same epoch
                 self._identity.fence(error)
                 refused += [part for behind in self._window.take_sent() for part in behind.parts]
                 refused += self._window.take_waiting()
@@ -416,7 +421,7 @@ class Sender:
 
 
 def _acked(batch: Batch, offset: int) -> None:
-    """The parts of a batch follow one another."""
+    """The parts of a batch have consecutive offsets."""
     for part in batch.parts:
         part.settle(offset, None)
         offset += part.count

@@ -1,4 +1,4 @@
-"""The topics of a server, as its clients have them: the face of `frazil.Storage`, over the network.
+"""The topics of a server: the interface of `frazil.Storage`, over the network.
 
 with frazil.connect("grpc://127.0.0.1:6660") as storage:
     orders = storage.topic("/default/orders")
@@ -7,8 +7,10 @@ with frazil.connect("grpc://127.0.0.1:6660") as storage:
 
 from __future__ import annotations
 
+import os
 import threading
 import uuid
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,30 +20,40 @@ from frazil.client.connection import Connection
 from frazil.client.identity import ProducerIdentity
 from frazil.client.topic import RemoteTopic
 from frazil.core.clock import Clock, SystemClock
-from frazil.core.columns import schema_as_text
-from frazil.core.errors import SchemaMismatch
+from frazil.core.credentials import ClientCredentials, checked_token, credentials_of, pem_file
+from frazil.core.errors import InvalidInput, SchemaMismatch
 from frazil.core.rows import check_own_schema
+from frazil.core.rows.columns import schema_as_text
 from frazil.core.sequences import check_producer
 from frazil.core.settings import MIB, RetentionSettings
+from frazil.core.settings.security import ClientSettings
 
 
 def connect(
     address: str,
     *,
+    token: str | None = None,
+    ca: str | os.PathLike[str] | None = None,
+    certificate: str | os.PathLike[str] | None = None,
+    key: str | os.PathLike[str] | None = None,
+    client: ClientSettings | ClientCredentials | None = None,
     producer: str | None = None,
     buffer_bytes_max: int = 64 * MIB,
     give_up_ms: int = 30_000,
 ) -> RemoteStorage:
-    """The topics of `frazil serve`, by the address of its Flight door.
+    """Connect to the Flight address of `frazil serve`, `grpc://host:port` or `grpc+tls://host:port`.
 
-    A `producer` of a name of its own goes on with its numbers when it comes again, and whoever had the name before is
-    refused from then on; without one it is a new producer each time. `buffer_bytes_max` bounds what one topic's callers
-    may have on its way. A server that is away is waited for, for `give_up_ms`.
+    A secured server wants an API key or another `token`, or a client `certificate` with its `key`. `ca` is the file
+    with the certificates that sign the server's; unset, the system's are trusted. `client` gives all as settings.
+
+    A named `producer` continues its sequence when it reconnects, and fences the previous client of that name; without a
+    name it is a new producer each time. `buffer_bytes_max` limits the unanswered rows of one topic. An unavailable
+    server is retried for `give_up_ms`.
     """
     if producer is not None:
         check_producer(producer)
     clock = SystemClock()
-    connection = Connection(address, give_up_ms, clock)
+    connection = Connection(address, give_up_ms, clock, _credentials(token, ca, certificate, key, client))
     storage = RemoteStorage(connection, producer, buffer_bytes_max, clock)
     try:
         connection.act("topics")
@@ -51,8 +63,31 @@ def connect(
     return storage
 
 
+def _credentials(
+    token: str | None,
+    ca: str | os.PathLike[str] | None,
+    certificate: str | os.PathLike[str] | None,
+    key: str | os.PathLike[str] | None,
+    client: ClientSettings | ClientCredentials | None,
+) -> ClientCredentials:
+    given = {"token": token, "ca": ca, "certificate": certificate, "key": key}
+    named = [name for name, value in given.items() if value is not None]
+    if client is not None:
+        if named:
+            raise InvalidInput(f"{named[0]}: give either it or client, not both", field=named[0])
+        return client if isinstance(client, ClientCredentials) else credentials_of(client)
+    if (certificate is None) != (key is None):
+        raise InvalidInput("certificate and key are given both or not at all", field="certificate")
+    return ClientCredentials(
+        token=None if token is None else checked_token(token, "token"),
+        ca=pem_file(None if ca is None else Path(ca), "ca"),
+        certificate=pem_file(None if certificate is None else Path(certificate), "certificate"),
+        key=pem_file(None if key is None else Path(key), "key"),
+    )
+
+
 class RemoteStorage:
-    """Made by `frazil.connect`; used from as many threads as you like."""
+    """Created by `frazil.connect`; thread-safe."""
 
     def __init__(self, connection: Connection, producer: str | None, buffer_bytes_max: int, clock: Clock) -> None:
         self._connection = connection
@@ -65,51 +100,53 @@ class RemoteStorage:
 
     @property
     def producer(self) -> str:
-        """The name under which it publishes."""
+        """The producer name under which it publishes."""
         return self._producer
 
     def topic(self, name: str, *, schema: pa.Schema | None = None, create: bool = True) -> RemoteTopic:
-        """The topic of that name, made if it is not there. With `schema` it is a typed topic of these columns."""
-        return self._known(self._connection.act_until("topic", topic=name, schema=_told(schema), create=create))
+        """Return the topic, creating it if it does not exist. With `schema` it is a typed topic of these columns."""
+        return self._known(self._connection.act_until("topic", topic=name, schema=_encoded(schema), create=create))
 
     def create_topic(
         self, name: str, *, schema: pa.Schema | None = None, retention: RetentionSettings | None = None
     ) -> RemoteTopic:
-        """A new topic, or `TopicExists`."""
+        """Create a topic, or raise `TopicExists`."""
         kept = None if retention is None else retention.model_dump()
-        return self._known(self._connection.act("create_topic", topic=name, schema=_told(schema), retention=kept))
+        return self._known(self._connection.act("create_topic", topic=name, schema=_encoded(schema), retention=kept))
 
     def create_partitions(
         self, name: str, count: int, *, retention: RetentionSettings | None = None
     ) -> list[RemoteTopic]:
-        """`<name>-part-0` up to `<name>-part-(count-1)`: all of them, or none. `TopicExists` if it is there."""
+        """Create `<name>-part-0` up to `<name>-part-(count-1)`: all or none. Raises `TopicExists`
+        if the topic exists.
+        """
         kept = None if retention is None else retention.model_dump()
         made = self._connection.act("create_partitions", topic=name, partitions=count, retention=kept)
-        return [self._known(told) for told in made]
+        return [self._known(answer) for answer in made]
 
     def change_schema(self, name: str, schema: pa.Schema) -> RemoteTopic:
-        """Give a typed topic new nullable columns or wider types; rows stored before are read in the new form."""
+        """Give a typed topic new nullable columns or wider types; older rows are read in the new form."""
         check_own_schema(schema)
-        return self._known(self._connection.act_until("change_schema", topic=name, schema=_told(schema)))
+        return self._known(self._connection.act_until("change_schema", topic=name, schema=_encoded(schema)))
 
     def set_retention(self, name: str, retention: RetentionSettings | None) -> None:
-        """A retention of the topic's own; None goes back to the settings'."""
+        """Set the topic's own retention; None restores the default of the settings."""
         kept = None if retention is None else retention.model_dump()
         self._connection.act_until("set_retention", topic=name, retention=kept)
 
     def delete_topic(self, name: str, *, force: bool = False) -> None:
-        """Remove a topic and all its rows. A topic made again under the name has nothing to do with it.
+        """Delete a topic and all its rows. A topic recreated under the name is unrelated to it.
 
-        `TopicInUse` if it has subscriptions or producers of the broker's, unless `force` says that they go with it.
+        Raises `TopicInUse` if it has broker subscriptions or producers, unless `force` is set.
         """
         self._connection.act("delete_topic", topic=name, force=force)
 
     def topics(self) -> list[str]:
-        """The names of all topics, sorted."""
+        """Return the names of all topics, sorted."""
         return list(self._connection.act_until("topics"))
 
     def close(self) -> None:
-        """Wait for what is on its way, and close the connection. In a forked child: nothing, it is the parent's."""
+        """Wait for unanswered batches, and close the connection. Does nothing in a forked child."""
         if not self._connection.process.is_here:
             return
         with self._guard:
@@ -126,22 +163,22 @@ class RemoteStorage:
     ) -> None:
         self.close()
 
-    def _known(self, told: dict[str, Any]) -> RemoteTopic:
-        """One for each log: a topic made again under the same name is another, and so is one that was renumbered."""
+    def _known(self, answer: dict[str, Any]) -> RemoteTopic:
+        """Return one object per log: a recreated or renumbered topic is another one."""
         with self._guard:
-            log_id, topic = self._topics.get(told["topic"], ("", None))
-            if topic is None or log_id != told["log_id"]:
+            log_id, topic = self._topics.get(answer["topic"], ("", None))
+            if topic is None or log_id != answer["log_id"]:
                 identity = ProducerIdentity(self._producer, shared=self._producer_is_shared)
-                if topic is not None and log_id in told.get("former", ()):
+                if topic is not None and log_id in answer.get("former", ()):
                     identity = topic.identity.of_renumbered()
-                topic = RemoteTopic(self._connection, told, identity, self._buffer_bytes_max, self._clock)
-                self._topics[told["topic"]] = (told["log_id"], topic)
+                topic = RemoteTopic(self._connection, answer, identity, self._buffer_bytes_max, self._clock)
+                self._topics[answer["topic"]] = (answer["log_id"], topic)
             else:
-                topic.learn(told)
+                topic.learn(answer)
         return topic
 
 
-def _told(schema: pa.Schema | None) -> str | None:
+def _encoded(schema: pa.Schema | None) -> str | None:
     if schema is None:
         return None
     if not isinstance(schema, pa.Schema):

@@ -1,4 +1,4 @@
-"""A subscription as its consumer sees it: messages to be acknowledged, over one stream in both directions."""
+"""A subscription as its consumer sees it: messages to be acknowledged, over one bidirectional stream."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.flight
 
-from frazil.client.connection import FAILURES, Connection, is_passing, spare_after_fork
+from frazil.client.connection import FAILURES, Connection, is_temporary, keep_after_fork
 from frazil.core.rows import Message, to_messages
 
 _log = logging.getLogger("frazil.client")
@@ -23,18 +23,20 @@ HANDED_MAX = 100_000
 
 
 class RemoteSubscription(Iterator[Message]):
-    """One thread takes messages; any may answer them. After a cut, what has no answer is delivered again."""
+    """One thread reads messages; any thread may answer them. After a disconnect, unanswered
+    messages are redelivered.
+    """
 
     def __init__(self, connection: Connection, asked: Mapping[str, Any]) -> None:
-        spare_after_fork(self)
+        keep_after_fork(self)
         self._connection = connection
         self._asked = json.dumps(asked).encode()
         self._guard = threading.Lock()
         self._ready: Iterator[Message] = iter(())
         self._incarnation: int | None = None
-        """Of the subscription, as of the messages in `_ready`."""
+        """Incarnation of the subscription that the messages in `_ready` belong to."""
         self._handed: OrderedDict[int, int | None] = OrderedDict()
-        """Incarnation of each message that was handed over and not answered yet."""
+        """Incarnation of each message that was delivered but not answered."""
         self._writer: Any = None
         self._reader: Any = None
         self._closed = False
@@ -53,7 +55,7 @@ class RemoteSubscription(Iterator[Message]):
         raise StopIteration
 
     def ack(self, *offsets: int) -> None:
-        """They are done with. One that does not come through, because the stream is cut, leads to a redelivery."""
+        """Acknowledge the messages. An ack that is lost with the stream leads to a redelivery."""
         by_incarnation: dict[int | None, list[int]] = {}
         for offset in offsets:
             by_incarnation.setdefault(self._handed.pop(offset, self._incarnation), []).append(offset)
@@ -61,12 +63,12 @@ class RemoteSubscription(Iterator[Message]):
             self._tell({"ack": acked, "incarnation": incarnation})
 
     def nack(self, offset: int, *, delay_ms: int | None = None, reason: str = "refused by its consumer") -> None:
-        """It comes again, after `delay_ms` or as the broker's settings say."""
+        """Request redelivery, after `delay_ms` or as the broker's settings say."""
         incarnation = self._handed.pop(offset, self._incarnation)
         self._tell({"nack": offset, "delay_ms": delay_ms, "reason": reason, "incarnation": incarnation})
 
     def close(self) -> None:
-        """Leave: what has no answer goes to others, or comes when the consumer is back. From any thread."""
+        """Leave: unanswered messages go to other consumers, or are redelivered when this one returns. Thread-safe."""
         if not self._connection.process.is_here:
             return
         self._closed = True
@@ -85,7 +87,7 @@ class RemoteSubscription(Iterator[Message]):
             try:
                 self._writer.write_metadata(json.dumps(answer).encode())
             except FAILURES:
-                return  # the stream is cut, and the message comes again
+                return  # the stream is cut, and the message is redelivered
 
     def _read(self) -> None:
         try:
@@ -94,7 +96,7 @@ class RemoteSubscription(Iterator[Message]):
             failed = self._connection.error_of(error)
             if self._closed:
                 return
-            if not is_passing(failed):
+            if not is_temporary(failed):
                 raise failed from None
             self._open()
             return
@@ -104,7 +106,7 @@ class RemoteSubscription(Iterator[Message]):
             self._incarnation = json.loads(chunk.app_metadata.to_pybytes()).get("incarnation", self._incarnation)
 
     def _end(self) -> None:
-        """Whatever state the stream is in: PyArrow writes to stderr of one that is dropped without a close."""
+        """Close the stream in any state: PyArrow writes to stderr if a stream is dropped without a close."""
         if self._reader is not None:
             self._reader.cancel()
             with contextlib.suppress(*FAILURES):
@@ -114,7 +116,7 @@ class RemoteSubscription(Iterator[Message]):
         self._connection.tried(self._try_open, lambda: self._closed)
 
     def _try_open(self) -> None:
-        """What was taken and not yet handed over is forgotten: it comes again."""
+        """Discard messages that were received but not delivered: they are redelivered."""
         self._connection.check_open()
         self._ready = iter(())
         try:

@@ -1,4 +1,4 @@
-"""A topic as a client sees it: the face of `frazil.Topic`, over the network."""
+"""A topic as a client sees it: the interface of `frazil.Topic`, over the network."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from frazil.client.sender import Sender
 from frazil.client.subscription import RemoteSubscription
 from frazil.client.window import SenderLimits
 from frazil.core.clock import Clock
-from frazil.core.columns import schema_from_text
 from frazil.core.errors import InvalidInput, SchemaMismatch
 from frazil.core.offsets import OffsetRange
 from frazil.core.rows import Origin
+from frazil.core.rows.columns import schema_from_text
 from frazil.core.settings import WalSettings
-from frazil.log.group import Notify
-from frazil.log.positions import Start
-from frazil.log.publishing import Outgoing, checked_message, envelope_rows, message_rows, typed_rows
+from frazil.log.read.positions import Start
 from frazil.log.stats import TopicStats
 from frazil.log.topic import MessageReader
+from frazil.log.write.group import Notify
+from frazil.log.write.publishing import Outgoing, checked_message, envelope_rows, message_rows, typed_rows
 
 
 class RemoteTopic:
-    """Publish to and read from one topic, from as many threads as you like."""
+    """Publish to and read from one topic. Thread-safe."""
 
     def __init__(
         self,
         connection: Connection,
-        told: Mapping[str, Any],
+        answer: Mapping[str, Any],
         identity: ProducerIdentity,
         buffer_bytes_max: int,
         clock: Clock,
@@ -41,17 +41,19 @@ class RemoteTopic:
         self._clock = clock
         self._producer = identity.producer
         self.identity = identity
-        self._name: str = told["topic"]
+        self._name: str = answer["topic"]
         self._schema: pa.Schema | None = None
         self._limits = WalSettings(
-            message_bytes_max=told["message_bytes_max"],
-            batch_bytes_max=told["batch_bytes_max"],
-            queue_bytes_max=max(told["batch_bytes_max"], buffer_bytes_max),
+            message_bytes_max=answer["message_bytes_max"],
+            batch_bytes_max=answer["batch_bytes_max"],
+            queue_bytes_max=max(answer["batch_bytes_max"], buffer_bytes_max),
         )
-        limits = SenderLimits(buffer_bytes_max, told["batch_bytes_max"], told["batch_rows_max"], connection.give_up_ms)
+        limits = SenderLimits(
+            buffer_bytes_max, answer["batch_bytes_max"], answer["batch_rows_max"], connection.give_up_ms
+        )
         self._rows_max = limits.batch_rows_max
-        self._sender = Sender(connection, self._name, told["log_id"], identity, limits, clock)
-        self.learn(told)
+        self._sender = Sender(connection, self._name, answer["log_id"], identity, limits, clock)
+        self.learn(answer)
 
     @property
     def name(self) -> str:
@@ -59,18 +61,18 @@ class RemoteTopic:
 
     @property
     def schema(self) -> pa.Schema | None:
-        """The own columns of a typed topic; None for a message topic."""
+        """The columns of a typed topic; None for a message topic."""
         return self._schema
 
     @property
     def limits(self) -> WalSettings:
-        """What the owner takes: `message_bytes_max` and `batch_bytes_max`."""
+        """The owner's limits: `message_bytes_max` and `batch_bytes_max`."""
         return self._limits
 
     def publish(
         self, payload: bytes | str, *, key: bytes | str | None = None, attributes: Mapping[str, str] | None = None
     ) -> int:
-        """Append one message and return its offset, once it is durable as the owner's sync mode says."""
+        """Append one message and return its offset once it is durable according to the owner's sync mode."""
         self.check_is_message_topic()
         return self._sender.append_message(*checked_message(self._limits, payload, key, attributes))
 
@@ -81,24 +83,25 @@ class RemoteTopic:
         return OffsetRange(first, first + rows.num_rows)
 
     def open_producer(self) -> None:
-        """After `ProducerFenced`: take the producer's name back, with the next publish, from whoever has it then."""
+        """After `ProducerFenced`, reclaim the producer name from its current client with the next publish."""
         self._sender.open_producer()
 
     def read(self, start: Start = "earliest", *, end: int | None = None, follow: bool = False) -> MessageReader:
-        """Messages from `start` up to `end`, or what is there now; with `follow`, also all that comes."""
+        """Read messages from `start` up to `end`, by default the current end; with `follow`, also later ones."""
         self.check_is_message_topic()
         return MessageReader(self.read_batches(start, end=end, follow=follow))
 
     def read_batches(self, start: Start = "earliest", *, end: int | None = None, follow: bool = False) -> RemoteBatches:
-        """The same as Arrow batches, each row with its `_offset` and `_append_time`."""
+        """Read Arrow batches; each row has its `_offset` and `_append_time`."""
         return RemoteBatches(self._connection, self._name, start, end, follow)
 
     def subscribe(
         self, name: str, *, kind: str = "exclusive", consumer: str | None = None, key_filters: Sequence[str] = ()
     ) -> RemoteSubscription:
-        """Messages of a subscription, each to be acknowledged; a new one begins with what is published next.
+        """Read the messages of a subscription, each to be acknowledged; a new one begins with the next published
+        message.
 
-        `kind` is exclusive, shared, failover or key-shared. A `consumer` is known by its name when it comes again.
+        `kind` is exclusive, shared, failover or key-shared. A `consumer` is identified by its name when it reconnects.
         """
         self.check_is_message_topic()
         asked: dict[str, Any] = {
@@ -114,10 +117,10 @@ class RemoteTopic:
         return TopicStats.of(self._connection.act_until("topic_stats", topic=self._name))
 
     def sync(self) -> int:
-        """Make everything written durable, whatever the sync mode; returns the durable end."""
+        """Make all written rows durable in any sync mode; returns the durable end."""
         return int(self._connection.act_until("topic_sync", topic=self._name)["durable_end"])
 
-    # --- for the asyncio face, which waits in its own way
+    # --- for the asyncio client
 
     def begin_publish(
         self, payload: Any, key: Any, attributes: Any, notify: Notify, token: object, origin: Origin | None = None
@@ -127,7 +130,7 @@ class RemoteTopic:
         self._sender.begin_message(row, size, notify, token)
 
     def begin_publish_many(self, messages: Any, notify: Notify, token: object) -> int:
-        """Returns how many rows were queued."""
+        """Return the number of rows queued."""
         rows, size = self._rows(messages)
         self._sender.begin_batch(rows, size, notify, token)
         return int(rows.num_rows)
@@ -138,9 +141,9 @@ class RemoteTopic:
 
     # --- for its storage
 
-    def learn(self, told: Mapping[str, Any]) -> None:
-        """What the owner says now of the topic's columns."""
-        text = told["schema"]
+    def learn(self, answer: Mapping[str, Any]) -> None:
+        """Update the topic's columns from the owner's answer."""
+        text = answer["schema"]
         self._schema = None if text is None else schema_from_text(text)
 
     def close(self) -> None:
@@ -164,7 +167,7 @@ class RemoteTopic:
                 return envelope_rows(self._limits, messages, now_us)
             try:
                 return typed_rows(self._limits, messages, self._schema)
-            except SchemaMismatch:  # it may have changed since we learnt of it
+            except SchemaMismatch:  # it may have changed since the last answer
                 before = self._schema
                 self.learn(self._connection.act_until("topic", topic=self._name))
                 if self._schema is None or before.equals(self._schema):

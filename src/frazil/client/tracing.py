@@ -1,7 +1,7 @@
-"""The span in which a caller publishes, as W3C writes it; so that the owner's spans go on with the caller's trace.
+"""The caller's current span as a W3C traceparent, so that the owner's spans continue the caller's trace.
 
-OpenTelemetry is not imported here: a program in which a span is current has done so itself, and who has none pays for
-one look into a dictionary.
+This module does not import OpenTelemetry: a program with a current span has imported it, and any other program pays for
+one dictionary lookup.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ PARENT = "traceparent"
 
 
 def current_parent() -> str | None:
-    """None where no span is current, or what propagates it is not W3C's."""
+    """Return None if no span is current, or if the propagator is not W3C's."""
     api = sys.modules.get("opentelemetry.trace")
     if api is None or not api.get_current_span().get_span_context().is_valid:
         return None

@@ -1,4 +1,4 @@
-"""What a sender holds: rows that wait, and batches that have no answer yet; both bounded. Its sender guards it."""
+"""The queue of a sender: waiting rows and unanswered batches, both bounded. The sender guards it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from frazil.core.put_notes import (
 )
 from frazil.core.rows import joined, message_batch
 from frazil.core.settings import KIB, MIB
-from frazil.log.group import MessageRow, Notify, Part
-from frazil.log.publishing import GIVEN
+from frazil.log.write.group import MessageRow, Notify, Part
+from frazil.log.write.publishing import GIVEN
 
 FULL_BYTES = 64 * KIB
-"""A batch of this size need not wait for the answers to those before it."""
+"""A batch of this size need not wait for the answers to earlier ones."""
 AHEAD_MAX, SENT_MAX = 2, 32
-"""Batches on their way: of small ones, and of full ones. The log remembers 64 of a producer."""
+"""Batches in flight: small ones, and full ones. The log remembers 64 per producer."""
 SENT_BYTES_MAX = 16 * MIB
 RETRY_AFTER_MS = 10
 
@@ -41,12 +41,12 @@ class SenderLimits:
 
     @property
     def together_bytes_max(self) -> int:
-        """Rows of several callers go as one batch up to this size."""
+        """Rows of several callers are sent as one batch up to this size."""
         return min(WHOLE_BYTES_MAX, self.batch_bytes_max // 2)
 
 
-class CallersPart(Part):
-    """Rows with the spans in which their callers publish them, by row."""
+class TracedPart(Part):
+    """Rows of one or more callers, with the callers' spans by row."""
 
     __slots__ = ("traces",)
 
@@ -55,14 +55,14 @@ class CallersPart(Part):
         self.traces: list[tuple[int, str]] = []
 
     def traced(self, row: int) -> None:
-        """By whoever calls now, if it traces what it does."""
+        """Attach the current caller's span, if there is one."""
         if len(self.traces) < TRACES_MAX and (parent := current_parent()) is not None:
             self.traces.append((row, parent))
 
 
 @dataclass(slots=True)
 class Batch:
-    parts: Sequence[CallersPart]
+    parts: Sequence[TracedPart]
     rows: pa.RecordBatch | list[FewRow]
     size_bytes: int
     time_us: int
@@ -77,14 +77,14 @@ class Batch:
         return GIVEN if isinstance(self.rows, list) else self.rows.schema
 
     def notes(self) -> Iterable[bytes]:
-        """What goes in place of an Arrow batch: one note of a few messages, or the pieces of a large batch."""
+        """Return what is sent instead of an Arrow batch: one note of a few messages, or the pieces of a large batch."""
         if isinstance(self.rows, list):
             return (few_note(self.sequence, self.time_us, self.rows, self.traces),)
         return piece_notes(self.sequence, memoryview(self.rows.serialize()), self.traces)
 
     @property
     def traces(self) -> list[tuple[int, str]]:
-        """Of all its callers, by the row with which the rows of each begin."""
+        """Return the spans of all callers, by the first row of each."""
         found, first = [], 0
         for part in self.parts:
             found += [(first + row, parent) for row, parent in part.traces]
@@ -95,10 +95,10 @@ class Batch:
 class Window:
     def __init__(self, limits: SenderLimits) -> None:
         self._limits = limits
-        self._waiting: deque[CallersPart] = deque()
+        self._waiting: deque[TracedPart] = deque()
         self._waiting_bytes = 0
         self._sent_bytes = 0
-        self._taken: list[CallersPart] = []
+        self._taken: list[TracedPart] = []
         self.in_flight: deque[Batch] = deque()
 
     @property
@@ -107,7 +107,7 @@ class Window:
 
     @property
     def may_send(self) -> bool:
-        """Small batches wait for the answers to others, and grow meanwhile; large ones only for room."""
+        """Small batches wait for answers and grow meanwhile; large ones wait only for room."""
         if not self._waiting:
             return False
         ahead = len(self.in_flight)
@@ -117,14 +117,16 @@ class Window:
 
     @property
     def next_schema(self) -> pa.Schema:
-        """Of the batch that goes next."""
+        """The schema of the next batch."""
         if self.in_flight:
             return self.in_flight[0].schema
         first = self._waiting[0]
         return GIVEN if first.batch is None else first.batch.schema
 
-    def add_message(self, message: MessageRow, size: int, notify: Notify | None) -> CallersPart:
-        """The part that it joined: the last one, while that gathers single messages of the same way to wait."""
+    def add_message(self, message: MessageRow, size: int, notify: Notify | None) -> TracedPart:
+        """Add a message and return its part: the last one, while that collects single messages of the same kind of
+        caller.
+        """
         self._admit(size)
         last = self._waiting[-1] if self._waiting else None
         limits = self._limits
@@ -135,14 +137,14 @@ class Window:
             or last.size_bytes + size > limits.together_bytes_max
             or len(last.messages) >= limits.batch_rows_max
         ):
-            last = CallersPart(notify)
+            last = TracedPart(notify)
             self._waiting.append(last)
         last.size_bytes += size
         last.traced(len(last.messages))
         last.messages.append(message)
         return last
 
-    def add(self, part: CallersPart) -> None:
+    def add(self, part: TracedPart) -> None:
         self._admit(part.size_bytes)
         part.traced(0)
         self._waiting.append(part)
@@ -154,9 +156,9 @@ class Window:
             raise Overloaded("publish", limit, RETRY_AFTER_MS)
         self._waiting_bytes += size
 
-    def take(self) -> list[CallersPart]:
-        """The parts of the next batch: as many of one schema as fit, at least one."""
-        taken: list[CallersPart] = []
+    def take(self) -> list[TracedPart]:
+        """Take the parts of the next batch: as many of one schema as fit, at least one."""
+        taken: list[TracedPart] = []
         self._taken = taken
         size = rows = 0
         while self._waiting:
@@ -170,10 +172,10 @@ class Window:
         self._waiting_bytes -= sum(part.size_bytes for part in taken)
         return taken
 
-    def mend(self, *, others_send: bool) -> None:
-        """Whoever changed this was interrupted: what it took and did not send waits again, and all is counted anew.
+    def undo_interrupted(self, *, others_send: bool) -> None:
+        """Recover from an interrupted change: parts taken but not sent are queued again, and the sizes recounted.
 
-        If `others_send`, what is taken is theirs.
+        With `others_send`, another thread owns the parts that were taken.
         """
         if not others_send:
             there = {id(part) for part in self._waiting}
@@ -191,7 +193,7 @@ class Window:
         self._taken = []
 
     def answered(self, sequence: int) -> Batch | None:
-        """The batch of that number, which is the oldest that has no answer; None if it has none any more."""
+        """Remove and return the batch of that sequence, the oldest unanswered one; None if there is none."""
         if not self.in_flight or self.in_flight[0].sequence != sequence:
             return None
         batch = self.in_flight.popleft()
@@ -204,15 +206,15 @@ class Window:
         self._sent_bytes = 0
         return taken
 
-    def take_waiting(self) -> list[CallersPart]:
+    def take_waiting(self) -> list[TracedPart]:
         taken = list(self._waiting)
         self._waiting.clear()
         self._waiting_bytes = 0
         return taken
 
 
-def encoded(topic: str, parts: Sequence[CallersPart], now_us: int) -> Batch:
-    """The parts as one batch; what fails here (no memory) was never sent."""
+def encoded(topic: str, parts: Sequence[TracedPart], now_us: int) -> Batch:
+    """Encode the parts as one batch; if this fails (no memory), nothing was sent."""
     size_bytes = sum(part.size_bytes for part in parts)
     try:
         rows = _few(parts) if size_bytes <= FEW_BYTES_MAX else None
@@ -222,7 +224,7 @@ def encoded(topic: str, parts: Sequence[CallersPart], now_us: int) -> Batch:
 
 
 def _few(parts: Sequence[Part]) -> list[FewRow] | None:
-    """The messages, if they are few enough to go as they are."""
+    """Return the messages if they are few enough to be sent without Arrow."""
     count = 0
     for part in parts:
         count += len(part.messages)

@@ -1,1 +1,1 @@
-"""What every layer speaks: names, offsets, rows, errors, settings, the clock and the disk."""
+"""Types that every layer uses: names, offsets, rows, errors, settings, the clock and the disk."""

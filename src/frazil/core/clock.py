@@ -1,4 +1,4 @@
-"""Time is handed in, so that tests can take it over."""
+"""The clock is an argument, so that tests can replace it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now_us(self) -> int:
-        """Microseconds since 1970, as the wall clock says; it may step back."""
+        """Wall-clock time in microseconds since 1970; it may step back."""
         ...
 
     def monotonic_us(self) -> int:
-        """Microseconds that never step back, from an arbitrary start."""
+        """Monotonic time in microseconds, from an arbitrary start."""
         ...
 
 

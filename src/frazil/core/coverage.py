@@ -1,4 +1,4 @@
-"""Sets of offsets as sorted lists of ranges: what a proof has covered, and what it has not."""
+"""Sets of offsets as sorted lists of ranges, used to compute what a verification has covered."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from frazil.core.offsets import OffsetRange
 
 
 def merged(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """The same offsets as disjoint ranges in order, those that touch joined."""
+    """Merge overlapping and adjacent ranges into sorted, disjoint ranges."""
     found: list[OffsetRange] = []
     for one in sorted(ranges):
         if found and one.start <= found[-1].end:
@@ -19,7 +19,7 @@ def merged(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
 
 
 def without(whole: OffsetRange, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """The parts of `whole` that are in none of the ranges."""
+    """Return the parts of `whole` that are in none of the ranges."""
     parts, at = [], whole.start
     for one in merged(ranges):
         if one.start >= whole.end:
@@ -31,10 +31,10 @@ def without(whole: OffsetRange, ranges: Iterable[OffsetRange]) -> list[OffsetRan
 
 
 def below(ranges: Iterable[OffsetRange], end: int) -> list[OffsetRange]:
-    """The parts of the ranges that lie below `end`."""
+    """Return the parts of the ranges that lie below `end`."""
     return [OffsetRange(one.start, min(one.end, end)) for one in ranges if one.start < end]
 
 
 def total(ranges: Iterable[OffsetRange]) -> int:
-    """How many offsets there are in disjoint ranges."""
+    """Count the offsets in disjoint ranges."""
     return sum(len(one) for one in ranges)

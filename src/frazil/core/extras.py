@@ -1,6 +1,6 @@
-"""Optional packages: which extra of `frazil` installs a module, and errors that say so.
+"""Optional packages: maps a module to the extra of `frazil` that installs it, and raises errors that say so.
 
-The package alone is a client and an embedded log. What needs more imports its modules inside `needs(...)`.
+The bare package is a client and an embedded log. Code that needs more imports its modules inside `needs(...)`.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ EXTRAS = {
     "fsspec": "lake",
     "grpc_tools": "protobuf",
 }
-"""By top-level module. Everything else that may be missing is part of `server`."""
+"""Extra by top-level module. Every other optional module is part of `server`."""
 
 
 def install_hint(module: str | None) -> str:
-    """The command that installs a missing module."""
+    """Return the command that installs a missing module."""
     extra = EXTRAS.get((module or "").partition(".")[0], "server")
     return f"{module} is not installed: pip install 'frazil[{extra}]'"
 
 
 def is_our_own(error: ModuleNotFoundError) -> bool:
-    """A module of Frazil's own that is not there is a mistake of ours."""
+    """Whether the missing module is one of Frazil's own, which is a bug."""
     return (error.name or "").partition(".")[0] == "frazil"
 
 
 def lake_unavailable(hint: str) -> FrazilError:
-    """The lake's own error, for readers and guards that must keep rows while it is away."""
+    """Return the lake's error, for readers and guards that must keep rows while the lake is unavailable."""
     return LakeUnavailable("catalog", *hint.split(": ", 1))
 
 
 @contextlib.contextmanager
 def needs(error: Callable[[str], Exception] = lake_unavailable) -> Iterator[None]:
-    """Imports in this block that find no module raise `error` with the command that installs it."""
+    """Context in which a missing module raises `error` with the command that installs it."""
     try:
         yield
     except ModuleNotFoundError as missing:

@@ -1,4 +1,4 @@
-"""Topic names: `/namespace/topic`, checked before they come near a path."""
+"""Topic names, `/namespace/topic`, validated before they are used in a path."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TopicName:
         return cls(parts[1], parts[2])
 
     def check_new(self) -> None:
-        """`InvalidName` for a namespace that no catalog can have, of a topic that is to be made."""
+        """Raise `InvalidName` if no catalog can have the namespace of this new topic."""
         if "" in self.namespace.split("."):
             raise InvalidName(
                 f"the namespace in {self} must not begin or end with a dot, or have two in a row: no catalog has such",
@@ -46,7 +46,7 @@ class TopicName:
             )
 
     def partition_of(self) -> tuple[TopicName, int]:
-        """The topic that `…-part-N` is a partition of, and N; a topic without partitions is its own number 0."""
+        """Return the topic and N for the partition name `…-part-N`; an unpartitioned topic is its own partition 0."""
         part = _PARTITION.fullmatch(self.topic)
         return (self, 0) if part is None else (TopicName(self.namespace, part["base"]), int(part["number"]))
 
@@ -64,6 +64,6 @@ def check_namespace(text: str) -> None:
 
 
 def _shown(text: str) -> str:
-    """A hostile name as it may stand in a message: escaped and short."""
+    """Escape and shorten an untrusted name for a message."""
     escaped = ascii(text)
     return escaped if len(escaped) <= 160 else escaped[:157] + "..."

@@ -1,4 +1,4 @@
-"""A range of offsets is a type, half-open and never empty; and where a row of a table is."""
+"""Offset ranges, half-open and never empty, and the position of a row in a table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
-    """The offsets `start` up to, but not including, `end`."""
+    """The offsets from `start` up to, but not including, `end`."""
 
     start: int
     end: int
@@ -32,7 +32,7 @@ class OffsetRange:
 
 
 class Place(NamedTuple):
-    """Where a table has a row: the file that holds it, and the snapshot that added this file.
+    """The position of a row in a table: the file that holds it, and the snapshot that added this file.
 
     Files with later rows have the same sequence number or a higher one, unless the table was rewritten.
     """

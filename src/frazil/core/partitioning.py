@@ -1,4 +1,4 @@
-"""How a table is partitioned, in words: `day(_publish_time)`, `bucket[16](_key)`, or a bare column."""
+"""Table partitioning expressions: `day(_publish_time)`, `bucket[16](_key)`, or a bare column."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PartitionField:
 
     @property
     def name(self) -> str:
-        """As the field is called in the table: `_key_bucket`; a bare column keeps its name."""
+        """The name of the field in the table: `_key_bucket`; a bare column keeps its name."""
         return self.column if self.transform == "identity" else f"{self.column}_{self.transform.split('[')[0]}"
 
     def __str__(self) -> str:
@@ -28,19 +28,19 @@ class PartitionField:
 
 @dataclass(frozen=True, slots=True)
 class Partitioning:
-    """The fields, and the setting that asked for them: messages name it."""
+    """The partition fields, and the setting that defines them, for messages."""
 
     setting: str
     fields: tuple[PartitionField, ...]
 
 
 def parse_partitioning(words: tuple[str, ...]) -> tuple[PartitionField, ...]:
-    """The fields that the words name, or ValueError that says which word is wrong."""
+    """Parse the expressions, or raise ValueError that names the wrong one."""
     fields = tuple(_parsed(word) for word in words)
     names = [field.name for field in fields]
     for field in fields:
         if names.count(field.name) > 1:
-            raise ValueError(f"{field.name} is made twice; keep one of them")
+            raise ValueError(f"{field.name} is defined twice; keep one of them")
     return fields
 
 

@@ -1,7 +1,7 @@
-"""Partitioned topics: `<topic>-part-0` up to `<topic>-part-(N-1)`, as Danube's clients make and find them.
+"""Partitioned topics: `<topic>-part-0` up to `<topic>-part-(N-1)`, as Danube's clients create and find them.
 
-Partition 0 is made last and deleted last. A topic that has others but not that one was left by a crash: creating it
-again completes it, provided that the partitions that are there are empty.
+Partition 0 is created last and deleted last. A topic that has other partitions but not partition 0 was left by a crash:
+creating it again completes it, provided that the existing partitions are empty.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PARTITIONS_MAX = 100
 
 
 def partition_names(base: TopicName, count: int) -> list[TopicName]:
-    """The names of `count` partitions in their order; `InvalidInput` if there can't be such."""
+    """Return the names of `count` partitions in order; raises `InvalidInput` if the base or count is invalid."""
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= PARTITIONS_MAX:
         raise InvalidInput(f"partitions: must be 1 to {PARTITIONS_MAX}, not {count!r:.40}", field="partitions")
     if base.partition_of()[0] != base:
@@ -24,7 +24,7 @@ def partition_names(base: TopicName, count: int) -> list[TopicName]:
 
 
 def check_form(name: TopicName, there: Container[TopicName], *, has_partitions: bool) -> None:
-    """A new topic must not be the other form of one that is there. `has_partitions` is said of `name` itself."""
+    """Check that a topic of this name does not exist in the other form. `has_partitions` is about `name` itself."""
     base = name.partition_of()[0]
     if base != name and base in there:
         raise PartitioningDiffers(str(base), "without partitions")
@@ -33,9 +33,9 @@ def check_form(name: TopicName, there: Container[TopicName], *, has_partitions: 
 
 
 def partitions_to_make(base: TopicName, count: int, there: Iterable[TopicName]) -> list[TopicName]:
-    """Those that are missing, in the order to make them; `TopicExists` if the topic is complete, or has others.
+    """Return the missing partitions in creation order; raises `TopicExists` if the topic is complete or has other ones.
 
-    The caller checks that those that are there already are empty and of the same kind.
+    The caller checks that the existing partitions are empty and of the same kind.
     """
     wanted = partition_names(base, count)
     held = {name for name in there if name.partition_of()[0] == base}
@@ -50,18 +50,18 @@ def partitions_to_make(base: TopicName, count: int, there: Iterable[TopicName]) 
 
 
 def partitions_of(base: TopicName, there: Iterable[TopicName]) -> list[TopicName]:
-    """The partitions of a topic that are there, in their order."""
+    """Return the existing partitions of a topic, in order."""
     held = [name for name in there if name != base and name.partition_of()[0] == base]
     return sorted(held, key=lambda name: name.partition_of()[1])
 
 
 def topic_not_found(name: TopicName, there: Iterable[TopicName]) -> TopicNotFound:
-    """For calls on one log: of a topic with partitions it says to name one of them."""
+    """Return the error for a call on one log; for a partitioned topic it asks for a partition's name."""
     partitions = partitions_of(name, there)
     reason = f"it has partitions: name one of them, as {partitions[0]}" if partitions else None
     return TopicNotFound(str(name), reason)
 
 
 def topic_or_partitions(name: TopicName, there: Collection[TopicName]) -> list[TopicName]:
-    """What a call on all of a topic is about: its partitions, or the topic itself, also if it is not there."""
+    """Return the partitions of a topic, or the topic itself, even if it does not exist."""
     return [name] if name in there else partitions_of(name, there) or [name]

@@ -1,14 +1,14 @@
-"""What clients send beside Arrow batches, or in their place, as notes on a stream (Flight's `app_metadata`).
+"""Notes that clients attach to Arrow batches, or send instead of them, on a stream (Flight's `app_metadata`).
 
-    {"sequence"}                        beside an Arrow batch: the number of its first row
+    {"sequence"}                        with an Arrow batch: the sequence of its first row
     {"sequence", "time_us", "rows"}     a few messages; the bytes of their keys and payloads follow
-    {"sequence", "bytes"}               a piece of a batch of so many bytes in all; a part of its Arrow message follows
+    {"sequence", "bytes"}               a piece of a batch of this total size; part of its Arrow message follows
 
-Where callers trace what they do, "traces" is there too: [[row, W3C traceparent], …] by the first row of each.
+If callers trace, a note also has "traces": [[row, W3C traceparent], …] by the first row of each.
 
-A note is one line of JSON, and what follows it. Arrow takes longer to build and to check a single row than a disk to
-store it, so few messages go as they are. And a stream takes messages of bounded size: who receives many of them can't
-do with less memory than for one of each.
+A note is one line of JSON, optionally followed by bytes. Arrow takes longer to build and to check a single row than a
+disk takes to store it, so a few messages are sent without Arrow. Messages on a stream are bounded in size, because a
+receiver of many streams needs memory for one message of each.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 MESSAGE_BYTES_MAX = 2 * 1024 * 1024
-"""What is sent as one: the largest that a stream takes."""
+"""Largest message that a stream takes."""
 WHOLE_BYTES_MAX = 1024 * 1024
-"""A larger batch goes in pieces of this size."""
+"""A larger batch is sent in pieces of this size."""
 FEW_ROWS_MAX = 32
 FEW_BYTES_MAX = 256 * 1024
-"""More rows than these go as an Arrow batch, which is as quick for them."""
+"""More bytes than this are sent as an Arrow batch, which is as fast at this size."""
 TRACES_MAX = 32
-"""Spans of callers that go with one batch; more are left out."""
+"""Caller spans sent with one batch; further ones are dropped."""
 
 _DENSE = json.JSONEncoder(separators=(",", ":"))
 _END = b"\n"
@@ -47,21 +47,21 @@ def batch_note(sequence: int, traces: Traces = ()) -> bytes:
 
 
 def few_note(sequence: int, time_us: int, rows: Sequence[FewRow], traces: Traces = ()) -> bytes:
-    told = [(len(row.payload), None if row.key is None else len(row.key), row.attributes) for row in rows]
-    line = _line(sequence, traces, b',"time_us":%d,"rows":%s' % (time_us, _json(told)))
+    lengths = [(len(row.payload), None if row.key is None else len(row.key), row.attributes) for row in rows]
+    line = _line(sequence, traces, b',"time_us":%d,"rows":%s' % (time_us, _json(lengths)))
     return b"".join((line, _END, *(piece for row in rows for piece in (row.key or b"", row.payload))))
 
 
 def piece_notes(sequence: int, message: memoryview, traces: Traces = ()) -> Iterator[bytes]:
-    """The Arrow message of a batch, in pieces that come one after another."""
+    """Split the Arrow message of a batch into consecutive pieces."""
     line = _line(sequence, traces, b',"bytes":%d' % len(message))
     for start in range(0, len(message), WHOLE_BYTES_MAX):
         yield b"".join((line, _END, message[start : start + WHOLE_BYTES_MAX]))
 
 
 def _line(sequence: int, traces: Traces, more: bytes) -> bytes:
-    told = b',"traces":%s' % _json(traces) if traces else b""
-    return b'{"sequence":%d%s%s}' % (sequence, more, told)
+    traced = b',"traces":%s' % _json(traces) if traces else b""
+    return b'{"sequence":%d%s%s}' % (sequence, more, traced)
 
 
 def _json(value: Any) -> bytes:
@@ -69,7 +69,7 @@ def _json(value: Any) -> bytes:
 
 
 def parted(note: bytes) -> tuple[bytes, memoryview]:
-    """The line of JSON, and what follows it."""
+    """Split a note into its line of JSON and the bytes that follow."""
     end = note.find(_END)
     if end < 0:
         return note, memoryview(b"")
@@ -77,7 +77,7 @@ def parted(note: bytes) -> tuple[bytes, memoryview]:
 
 
 def few_rows(lengths: Sequence[tuple[int, int | None, Mapping[str, str] | None]], data: memoryview) -> list[FewRow]:
-    """The messages of a note; `ValueError` if their lengths are not those of its bytes."""
+    """Decode the messages of a note; raises `ValueError` if their lengths do not match its bytes."""
     rows, at = [], 0
     for payload_bytes, key_bytes, attributes in lengths:
         middle = at + (key_bytes or 0)

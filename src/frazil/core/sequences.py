@@ -1,10 +1,10 @@
-"""Producers that number their rows, so that a batch sent twice is stored once.
+"""Numbered rows of producers, so that a batch sent twice is stored once.
 
-A client that lost an answer cannot know whether its batch was stored. It sends the batch again under the same
-number, and the log answers with the offsets of the first time.
+A client that lost an answer cannot know whether its batch was stored. It sends the batch again under the same number,
+and the log answers with the offsets of the first time.
 
-A batch is known by its identity: producer, epoch and sequence. An epoch belongs to one client, which is known by an id
-of its own making. So a batch is never answered with the offsets of another client's batch.
+A batch is identified by producer, epoch and sequence. An epoch belongs to one client, which is identified by an id that
+it generates. So a batch is never answered with the offsets of another client's batch.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import Any
 from frazil.core.errors import InvalidInput
 
 PRODUCERS_MAX = 1_000
-"""So many producers are remembered for each topic; the one that wrote longest ago goes first."""
+"""Producers remembered per topic; the one with the oldest write is evicted first."""
 
 RECENT_MAX = 64
-"""So many batches are remembered of each producer."""
+"""Batches remembered per producer."""
 
 NAME_CHARACTERS_MAX = 255
 CLIENT_CHARACTERS_MAX = 64
 NO_EPOCH = -1
-"""What `Opening.seen` says of a name that nobody has."""
+"""The value of `ProducerOpening.seen` for a name without a client."""
 NUMBER_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Who sends a batch, and which of its rows the batch begins with.
+    """The sender of a batch, and the sequence of its first row.
 
     `epoch` grows each time another client takes the name. `sequence` counts the producer's own rows, from 0.
     """
@@ -39,7 +39,7 @@ class Sent:
     epoch: int
     sequence: int
     stream: int | None = field(default=None, compare=False, repr=False)
-    """Of a client over the network: the connection by which it sends. What a cut one still delivers is refused."""
+    """For a network client, the connection that sends. Batches of an older connection are refused."""
 
     def __post_init__(self) -> None:
         check_producer(self.producer)
@@ -49,25 +49,25 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """What a log remembers of one producer."""
+    """The state that a log keeps for one producer."""
 
     epoch: int
     next_sequence: int
     recent: tuple[tuple[int, int, int], ...] = ()
-    """Sequence, first offset and rows of the last batches that were sent under this epoch, oldest first."""
+    """Sequence, first offset and rows of the last batches of this epoch, oldest first."""
     client: str | None = field(default=None, compare=False)
-    """The id of the client that opened this epoch; None if it was never opened, but began with a batch."""
+    """The id of the client that opened this epoch; None if the epoch began with a batch instead."""
     stream: int = field(default=0, compare=False, repr=False)
-    """The client's newest connection; kept in memory alone, for connections end with the process."""
+    """The client's newest connection; kept in memory only, because connections end with the process."""
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
-    """Who opens a producer. The same `client` gets its own epoch back; any other one gets the next epoch.
+class ProducerOpening:
+    """A request to open a producer. The same `client` keeps its epoch; another client gets the next epoch.
 
-    A client that opens on its own account, after a cut, says which epoch it `held`; one that opens for the first time
-    says which epoch it has `seen` when its user asked for it (`NO_EPOCH` for none). If the name has another client by
-    then, it is refused. Without both it takes the name from whoever has it.
+    A client that reopens after a lost connection passes the epoch it `held`; a client that opens for the first time
+    passes the epoch it has `seen` when its user asked for it (`NO_EPOCH` for none). If another client has the name by
+    then, the request is refused. Without both, it takes the name over.
     """
 
     client: str
@@ -78,17 +78,17 @@ class Opening:
         check_client(self.client)
 
     @classmethod
-    def of_new_client(cls) -> Opening:
+    def of_new_client(cls) -> ProducerOpening:
         return cls(new_client_id())
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a client learns when it opens a producer."""
+    """The answer to opening a producer."""
 
     state: ProducerState
     resumed: bool
-    """Whether the epoch was this client's before: then the log knows what it has of the client's batches."""
+    """Whether the epoch already belonged to this client: then the log knows which of its batches are stored."""
 
 
 def new_client_id() -> str:

@@ -1,4 +1,4 @@
-"""What all topics of one storage share: parts are arguments, settings are values."""
+"""The parts shared by all topics of a storage, passed as arguments."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Protocol
 
 from frazil.core.clock import Clock
 from frazil.core.disk import Disk
-from frazil.core.own_process import OwnProcess
+from frazil.core.process.own_process import OwnProcess
 from frazil.core.settings import WalSettings
-from frazil.log.budget import DiskBudget
-from frazil.log.cache import ReplayCache
-from frazil.log.keeper import Keeper
 from frazil.log.metrics import LogMetrics
-from frazil.log.pool import CommitPool
+from frazil.log.read.cache import ReplayCache
+from frazil.log.timer import Timer
+from frazil.log.write.commit_pool import CommitPool
+from frazil.log.write.disk_budget import DiskBudget
 
 
 class Parkable(Protocol):
     def try_park(self) -> bool:
-        """Close the file that is open for writing, unless it is in use; False says it is still open."""
+        """Close the file that is open for writing, unless it is in use; returns False if it is still open."""
         ...
 
 
 class OpenFiles:
-    """At most `limit` segments are open for writing: the one unused for longest is parked."""
+    """At most `limit` segments are open for writing: the least recently used one is parked."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -33,7 +33,7 @@ class OpenFiles:
         self._open: OrderedDict[Parkable, None] = OrderedDict()
 
     def used(self, log: Parkable) -> None:
-        """Called by the log that holds its own lock; others are only tried, so no two can wait for each other."""
+        """Called by a log that holds its own lock; other locks are only tried, so there is no deadlock."""
         with self._guard:
             self._open[log] = None
             self._open.move_to_end(log)
@@ -59,7 +59,7 @@ class LogContext:
     budget: DiskBudget
     cache: ReplayCache
     pool: CommitPool
-    keeper: Keeper
+    keeper: Timer
     open_files: OpenFiles
     metrics: LogMetrics
     process: OwnProcess

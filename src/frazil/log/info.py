@@ -1,4 +1,4 @@
-"""What the owner of a log tells of it to those who move it: how much is durable, and where its files are."""
+"""What the owner of a log reports to movers: the durable end, and where its files are."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from frazil.core.errors import CorruptLog, FrazilError, TopicNotFound
 from frazil.core.names import TopicName
 from frazil.core.offsets import OffsetRange
 from frazil.core.rows import stored_schema
-from frazil.log.catalog import read_topic_record
-from frazil.log.check import read_ends
-from frazil.log.dropped import dropped_ranges
-from frazil.log.folder import topic_folder, topic_names
-from frazil.log.folder_mark import FolderMark
-from frazil.log.former import FormerLog
-from frazil.log.recovery import list_segments
+from frazil.log.folder.catalog import read_topic_record
+from frazil.log.folder.former import FormerLog
+from frazil.log.folder.identity import FolderMark
+from frazil.log.folder.layout import topic_folder, topic_names
+from frazil.log.repair.check import read_ends
+from frazil.log.repair.recovery import list_segments
+from frazil.log.repair.survey import summarize
+from frazil.log.retention.dropped import dropped_ranges
 from frazil.log.storage import Storage
-from frazil.log.survey import summarize
+from frazil.log.topic_log import TopicLog
 
 _log = logging.getLogger("frazil.log")
 
@@ -38,14 +39,14 @@ class LogInfo:
     stored_schema: bytes
     files: tuple[tuple[int, Path], ...]
     dropped: tuple[OffsetRange, ...] = ()
-    """Ranges that retention removed while no table was there to hold their rows. Any other range below
-    `first_offset` must be in the table, or nobody knows where it went."""
+    """Ranges that retention removed without a table that holds their rows. Any other range below `first_offset` must be
+    in the table, or is lost."""
     opened: str = ""
-    """Another each time that an owner opens the log, within which it never goes back; empty if nobody has it open."""
+    """Unique for each opening of the log, within which it never goes back; empty if it is not open."""
     former: tuple[FormerLog, ...] = ()
-    """The logs whose place this one has taken, the oldest first."""
+    """The logs that this one has replaced, oldest first."""
     folder: FolderMark | None = None
-    """The folder that the files are in, as their owner knows it; None if nobody has told."""
+    """The folder of the files, as their owner knows it; None if unknown."""
 
     @property
     def bytes_per_row(self) -> float:
@@ -53,11 +54,11 @@ class LogInfo:
 
 
 class LogList:
-    """The logs of a storage. One that can't be opened is left out, and told of once: the others go on."""
+    """The logs of a storage. A log that cannot be opened is left out and reported once; the others continue."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def read(self) -> list[LogInfo]:
         found = []
@@ -71,18 +72,22 @@ class LogList:
             except OSError as error:
                 self._tell(name, FrazilError(f"its log cannot be read: {error}"))
             else:
-                self._told.discard(name)
+                self._reported.discard(name)
         return found
 
     def _tell(self, name: str, error: FrazilError) -> None:
-        if name not in self._told:
-            self._told.add(name)
+        if name not in self._reported:
+            self._reported.add(name)
             _log.error("%s is not moved to its table: %s", name, error, extra={"topic": name})
 
 
 def log_info(storage: Storage, name: str) -> LogInfo:
-    """One log, as its owner knows it. What is written is made durable first, in any sync mode."""
-    log = storage.topic(name, create=False).log
+    """One log of a storage, as its owner knows it."""
+    return info_of(storage.topic(name, create=False).log, storage.folder_mark)
+
+
+def info_of(log: TopicLog, folder: FolderMark | None) -> LogInfo:
+    """One open log. What is written is made durable first, in any sync mode."""
     end = log.flush()
     segments = log.segments
     return LogInfo(
@@ -96,13 +101,13 @@ def log_info(storage: Storage, name: str) -> LogInfo:
         dropped_ranges(log.removal.dropped),
         log.opened,
         log.former,
-        storage.folder_mark,
+        folder,
     )
 
 
 def logs_from_files(disk: Disk, folder: Path) -> tuple[list[LogInfo], dict[str, str]]:
-    """The logs where nobody is asked, and what is wrong with the others. To show, not to move: an owner may
-    have written, and not yet synced, the last rows that the files have."""
+    """Return the logs without asking an owner, and what is wrong with the others. For display, not for moving: the
+    owner may not yet have synced the last rows in the files."""
     found: list[LogInfo] = []
     problems: dict[str, str] = {}
     ends, flaw = read_ends(disk, folder)
@@ -116,7 +121,7 @@ def logs_from_files(disk: Disk, folder: Path) -> tuple[list[LogInfo], dict[str, 
 
 
 def log_from_files(disk: Disk, folder: Path, name: TopicName, ends: Mapping[str, Any]) -> LogInfo | str:
-    """One of them, or what is wrong with it. `ends` is what `~ends` said before."""
+    """Return one log, or what is wrong with it. `ends` is the earlier content of `~ends`."""
     one = summarize(disk, folder, name, ends)
     if one.problem is not None or one.log_id is None or one.end is None:
         return one.problem or "it cannot be read"

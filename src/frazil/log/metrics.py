@@ -1,4 +1,4 @@
-"""Counters of the log, kept plain so that a hot path only adds numbers; a door turns them into metrics."""
+"""Counters of the log, kept plain so that a hot path only adds numbers; exported as metrics elsewhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Histogram:
         self._sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Its owner guards it."""
+        """The owner guards it."""
         self._counts[bisect.bisect_left(self.bounds, value)] += 1
         self._sum += value
 
@@ -41,7 +41,7 @@ class LogMetrics:
         self.sync_seconds = Histogram(SECONDS_BOUNDS)
 
     def committed(self, rows: int, size_bytes: int, waited_seconds: float) -> None:
-        """`waited_seconds` is the wait of whoever of the group came first: one observation for all of it."""
+        """`waited_seconds` is the wait of the first caller of the group: one observation for all of it."""
         with self._guard:
             self.rows += rows
             self.bytes += size_bytes

@@ -1,7 +1,7 @@
-"""The figures of a topic over its tiers. They are defined here, once, for every face that shows them.
+"""The figures of a topic over its tiers, defined once for every interface that shows them.
 
 `first_offset`, `end` and `messages` are what a reader from `earliest` gets, from the table and the log together.
-`tiers` says what each of the two holds, how far it lags behind, when that was learnt, and why if it is not known now.
+`tiers` has what each of the two holds, its lag, the time of that information, and the error if it is not available.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from frazil.core.offsets import OffsetRange
-from frazil.log.guards import HeldBack
+from frazil.log.retention.guards import RetentionHold
 
 if TYPE_CHECKING:
     from frazil.log.topic_log import TopicLog
 
 
 @dataclass(frozen=True, slots=True)
-class Tier:
-    """What one tier holds of a topic; None is not known. `lag_rows` are those at the end that it lacks.
+class TierFigures:
+    """What one tier holds of a topic; None means unknown. `lag_rows` counts the rows at the end that it lacks.
 
-    `lag_ms` is the age of the oldest of these. `error` is why the tier could not be asked: what stands beside it is
-    then what was known at `learnt_us`.
+    `lag_ms` is the age of the oldest of these. `error` says why the tier could not be asked: the other fields are then
+    as of `learnt_us`.
     """
 
     first: int | None
@@ -36,8 +36,8 @@ class Tier:
 
 
 @dataclass(frozen=True, slots=True)
-class TableTier(Tier):
-    """`bytes` of a table that holds several logs are not known of each."""
+class TableTierFigures(TierFigures):
+    """`bytes` of a table that holds several logs are unknown for each."""
 
     table: str
     snapshot_id: int | None
@@ -46,29 +46,30 @@ class TableTier(Tier):
 
 @dataclass(frozen=True, slots=True)
 class Tiers:
-    """`log` is None where a topic is read through its catalog alone; `table` where the topic has none and gets none."""
+    """`log` is None if a topic is read through its catalog alone; `table` is None if the topic has
+    none and gets none."""
 
-    log: Tier | None
-    table: TableTier | None
+    log: TierFigures | None
+    table: TableTierFigures | None
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Self:
-        log, table = told["log"], told["table"]
-        return cls(None if log is None else Tier(**log), None if table is None else TableTier(**table))
+    def of(cls, stored: Mapping[str, Any]) -> Self:
+        log, table = stored["log"], stored["table"]
+        return cls(None if log is None else TierFigures(**log), None if table is None else TableTierFigures(**table))
 
 
 @dataclass(frozen=True, slots=True)
 class TableSide:
     """What the table holds of a topic, and which offsets can be read from it: disjoint ranges, in order."""
 
-    tier: TableTier
+    tier: TableTierFigures
     held: tuple[OffsetRange, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LogSide:
-    """What a look at the table needs to know of the log: where its rows begin and end, and which offsets retention
-    removed while no table was there to hold them."""
+    """What a query of the table needs to know of the log: where its rows begin and end, and which offsets retention
+    removed without a table."""
 
     first: int
     end: int
@@ -85,7 +86,7 @@ class Readable:
 
 
 def readable(first: int, end: int, held: Sequence[OffsetRange]) -> Readable:
-    """Of a log from `first` up to `end`, and of a table: what is below the log's first offset is read from it."""
+    """Combine a log from `first` up to `end` with a table, from which older offsets are read."""
     below = [OffsetRange(one.start, min(one.end, first)) for one in held if one.start < first]
     return Readable(below[0].start if below else first, end, sum(map(len, below)) + end - first)
 
@@ -110,23 +111,28 @@ class TopicStats:
     last_append_time_us: int | None
     torn_tail: str | None
     failed: str | None
-    held_back: HeldBack | None
+    held_back: RetentionHold | None
     tiers: Tiers
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Self:
-        """From what `as_dict` gave."""
-        held = told["held_back"]
+    def of(cls, stored: Mapping[str, Any]) -> Self:
+        """Rebuild from the result of `as_dict`."""
+        held = stored["held_back"]
         return cls(
-            **{**told, "held_back": None if held is None else HeldBack(**held), "tiers": Tiers.of(told["tiers"])}
+            **{
+                **stored,
+                "held_back": None if held is None else RetentionHold(**held),
+                "tiers": Tiers.of(stored["tiers"]),
+            }
         )
 
 
 def topic_figures(log: TopicLog, *, ask_table: bool = True) -> dict[str, Any]:
-    """The fields of a `TopicStats`. Without the table, which takes a look at the catalog, they are of the log alone."""
+    """Return the fields of a `TopicStats`. Without the table, which needs a query of the catalog, they cover the log
+    alone."""
     first, end = log.first_offset, log.visible_end
     side = log.history.side(log, first, end) if ask_table and log.history is not None else None
     return {
@@ -160,10 +166,10 @@ def log_figures(log: TopicLog) -> dict[str, Any]:
     }
 
 
-def log_tier(first: int, end: int, size_bytes: int, now_us: int) -> Tier:
-    """A log has all that its topic has at the end, and lags behind nothing."""
-    return Tier(first, end, end - first, size_bytes, 0, 0, now_us, None)
+def log_tier(first: int, end: int, size_bytes: int, now_us: int) -> TierFigures:
+    """A log always has the end of its topic: its lag is 0."""
+    return TierFigures(first, end, end - first, size_bytes, 0, 0, now_us, None)
 
 
-def _log_tier(log: TopicLog, first: int, end: int) -> Tier:
+def _log_tier(log: TopicLog, first: int, end: int) -> TierFigures:
     return log_tier(first, end, sum(segment.used_bytes for segment in log.segments), log.context.clock.now_us())

@@ -15,40 +15,39 @@ import pyarrow as pa
 
 from frazil.core.clock import Clock, SystemClock
 from frazil.core.disk import Disk, LocalDisk
+from frazil.core.disk.memory import MemoryDisk
 from frazil.core.errors import (
     Closed,
     FrazilError,
-    InvalidName,
     LogFailed,
     SchemaMismatch,
     TopicExists,
     TopicNotFound,
     TryLater,
 )
-from frazil.core.memory_disk import MemoryDisk
 from frazil.core.names import TopicName
-from frazil.core.own_process import OwnProcess
-from frazil.core.partitions import check_form, partition_names, partitions_of, partitions_to_make, topic_not_found
+from frazil.core.partitions import partition_names, partitions_of, partitions_to_make, topic_not_found
+from frazil.core.process.own_process import OwnProcess
 from frazil.core.rows import check_change, check_own_schema
 from frazil.core.settings import MIB, RetentionSettings, Settings
-from frazil.log.budget import DiskBudget
-from frazil.log.cache import ReplayCache
-from frazil.log.catalog import TopicCatalog, TopicRecord, TopicRecorder
 from frazil.log.context import LogContext, OpenFiles
-from frazil.log.folder_mark import mark_of
-from frazil.log.guarded import GuardedRetention, Kept, Question, wait_for
-from frazil.log.guards import Guard
-from frazil.log.history import HistoryOf
-from frazil.log.keeper import Keeper
+from frazil.log.folder.catalog import TopicCatalog, TopicRecord, TopicRecorder
+from frazil.log.folder.identity import mark_of
+from frazil.log.folder.ownership import release_ownership, take_ownership
+from frazil.log.folder.reading_disk import NotAtOnce, ReadingDisk
+from frazil.log.format.records import temporary_disk_errors
 from frazil.log.metrics import LogMetrics
-from frazil.log.ownership import release_ownership, take_ownership
-from frazil.log.pool import CommitPool
-from frazil.log.reading_disk import NotAtOnce, ReadingDisk
-from frazil.log.records import needs_room
-from frazil.log.recovery import recover
+from frazil.log.read.cache import ReplayCache
+from frazil.log.read.history import ColderOf, no_colder_tiers
+from frazil.log.repair.recovery import recover
+from frazil.log.retention.enforcement import GuardedRetention, GuardProblem, GuardQuery, wait_for
+from frazil.log.retention.guards import Guard, GuardsOf
+from frazil.log.timer import Timer
 from frazil.log.topic import Topic
 from frazil.log.topic_log import TopicLog
 from frazil.log.uninterrupted import in_main_thread, is_call_unfinished, uninterrupted
+from frazil.log.write.commit_pool import CommitPool
+from frazil.log.write.disk_budget import DiskBudget
 
 MAINTAIN_INTERVAL_MS, MAINTAIN_WAIT_SECONDS_MAX = 5_000, 60.0
 
@@ -65,23 +64,24 @@ def open_storage(
     *,
     disk: Disk | None = None,
     clock: Clock | None = None,
-    history_of: HistoryOf = lambda _: None,
+    colder_of: ColderOf = no_colder_tiers,
+    guards_of: GuardsOf = list,
 ) -> Storage:
-    """Open a data folder, made if it is not there; `None` keeps everything in memory.
+    """Open a data folder, creating it if it does not exist; `None` keeps everything in memory.
 
-    `history_of` finds the rows that a log no longer has. `disk` and `clock` are for tests that take over time and
-    failure.
+    `colder_of` returns the tiers with rows that a log no longer has; `guards_of` returns the guards of retention, once
+    the folder is owned. `disk` and `clock` are for tests.
     """
     settings = where if isinstance(where, Settings) else Settings.of_folder(where)
     if disk is None:
         disk = MemoryDisk() if settings.data is None else LocalDisk()
-    return Storage(settings, disk, clock or SystemClock(), history_of)
+    return Storage(settings, disk, clock or SystemClock(), colder_of, guards_of)
 
 
 class Storage:
-    def __init__(self, settings: Settings, disk: Disk, clock: Clock, history_of: HistoryOf = lambda _: None) -> None:
+    def __init__(self, settings: Settings, disk: Disk, clock: Clock, colder_of: ColderOf, guards_of: GuardsOf) -> None:
         self.settings = settings
-        self._history_of = history_of
+        self._colder_of = colder_of
         self._locks = take_ownership(disk, settings)
         try:
             disk.make_folder(settings.log_folder)
@@ -89,6 +89,7 @@ class Storage:
             self._catalog = TopicCatalog(disk, settings.log_folder)
             budget = DiskBudget(settings.wal.disk_bytes_max)
             budget.found(self._catalog.size_bytes)
+            self._retention = GuardedRetention(clock, guards_of())
         except BaseException:
             release_ownership(self._locks)
             raise
@@ -99,7 +100,7 @@ class Storage:
             budget,
             ReplayCache(settings.wal.cache_bytes, settings.wal.cache_capacity),
             CommitPool(settings.wal.committers),
-            Keeper(clock),
+            Timer(clock),
             OpenFiles(settings.wal.open_files_max),
             LogMetrics(),
             OwnProcess(f"the storage in {settings.data or 'memory'}", _FORKED),
@@ -107,19 +108,18 @@ class Storage:
         self._guard = threading.RLock()
         self._topics: dict[TopicName, Topic] = {}
         self._changes = 0
-        """Goes up with everything that may change the files of a topic that is not open."""
+        """Incremented by every change that may affect the files of a topic that is not open."""
         self._closed = False
-        self._retention = GuardedRetention(clock)
         try:
             self._context.keeper.call_in(MAINTAIN_INTERVAL_MS, self._maintain_again)
-        except BaseException:  # no thread can be had: then the folder is not held either
+        except BaseException:  # no thread can be started: then the folder is not held either
             release_ownership(self._locks)
             raise
 
     # --- topics
 
     def topic(self, name: str, *, schema: pa.Schema | None = None, create: bool = True) -> Topic:
-        """The topic of that name, made if it is not there. With `schema` it is a typed topic of these columns."""
+        """Return the topic, creating it if it does not exist. With `schema` it is a typed topic of these columns."""
         parsed = TopicName.parse(name)
         self._context.process.check()
         topic = self._found(parsed)
@@ -139,9 +139,9 @@ class Storage:
         retention: RetentionSettings | None = None,
         log_id: str | None = None,
     ) -> Topic:
-        """A new topic, or `TopicExists`. `log_id` is for those who must know it beforehand: never used before."""
+        """Create a topic, or raise `TopicExists`. `log_id` is for callers that must know it beforehand; it must be
+        unused."""
         parsed = TopicName.parse(name)
-        parsed.check_new()
         if schema is not None:
             check_own_schema(schema)
             schema = schema.remove_metadata()
@@ -153,31 +153,15 @@ class Storage:
     ) -> Topic:
         with self._guard:
             self._check_open()
-            if parsed in self._catalog:
-                raise TopicExists(str(parsed))
-            check_form(parsed, self._catalog, has_partitions=self._catalog.has_partitions(parsed))
-            if (same := self._catalog.same_partition(parsed)) is not None:
-                raise InvalidName(
-                    f"the topic {parsed} would be the same partition as {same}, and a table has each number once; use "
-                    "another name",
-                    name=str(parsed),
-                    field="topic",
-                )
-            if (twin := self._catalog.twin(parsed)) is not None:
-                raise InvalidName(
-                    f"the topic {parsed} differs from {twin} in case alone, and SQL and many catalogs would take their "
-                    "tables for one; use another name",
-                    name=str(parsed),
-                    field="topic",
-                )
+            self._catalog.check_new(parsed)
             self._changes += 1
             self._catalog.create(TopicRecord.new(parsed, self._context.clock.now_us(), schema, retention, log_id))
             return self._open_topic(parsed)
 
     def _found(self, name: TopicName) -> Topic | None:
-        """A topic that is open, or that the main thread can open without a change to any file; else None.
+        """Return a topic that is open, or that the main thread can open without changing any file; else None.
 
-        To hand such an opening over to another thread took half as long as the opening itself.
+        Handing such an opening over to another thread took half as long as the opening itself.
         """
         if is_call_unfinished():
             return None
@@ -186,12 +170,12 @@ class Storage:
             found, changes = self._topics.get(name), self._changes
             if found is not None or name not in self._catalog or not in_main_thread():
                 return found
-        try:  # without the guard: a handler of a signal may close the storage, which is done by another thread
+        try:  # without the guard: a signal handler may close the storage, which another thread does
             made = self._made_topic(name, ReadingDisk(self._context.disk, _AT_ONCE_BYTES_MAX))
         except TryLater:
             raise
         except (NotAtOnce, FrazilError, OSError):
-            return None  # what is wrong is met again, and told, where it can be mended
+            return None  # the problem occurs again, and is reported, where it can be handled
         with self._guard:
             if self._closed or self._changes != changes:
                 return None
@@ -217,7 +201,7 @@ class Storage:
         retention: RetentionSettings | None = None,
         log_ids: Mapping[TopicName, str] | None = None,
     ) -> list[Topic]:
-        """`<name>-part-0` up to `<name>-part-(count-1)`: all of them, or none. `TopicExists` if it is there.
+        """Create `<name>-part-0` up to `<name>-part-(count-1)`: all or none. Raises `TopicExists` if the topic exists.
 
         A crash in between leaves a topic without partition 0: the same call completes it.
         """
@@ -250,13 +234,13 @@ class Storage:
             return [self.topic(str(partition), create=False) for partition in wanted]
 
     def _check_unused(self, partition: TopicName, retention: RetentionSettings | None) -> None:
-        """A partition that is there must be as a creation that was cut off leaves it; else it is somebody's."""
+        """Check that an existing partition is one that an interrupted creation left; otherwise it is in use."""
         topic = self.topic(str(partition), create=False)
         if topic.schema is not None or topic.stats().end or self._catalog.read(partition).retention != retention:
             raise TopicExists(str(partition))
 
     def change_schema(self, name: str, schema: pa.Schema) -> Topic:
-        """Give a typed topic new nullable columns or wider types; rows stored before are read in the new form."""
+        """Give a typed topic new nullable columns or wider types; older rows are read in the new form."""
         check_own_schema(schema)
         self._context.process.check()
         return uninterrupted(lambda: self._change_schema(name, schema.remove_metadata()))
@@ -272,22 +256,22 @@ class Storage:
             return topic
 
     def set_retention(self, name: str, retention: RetentionSettings | None) -> None:
-        """A retention of the topic's own; None goes back to the settings'."""
+        """Set the topic's own retention; None restores that of the settings."""
         self._context.process.check()
         uninterrupted(lambda: self._set_retention(name, retention))
 
     def _set_retention(self, name: str, retention: RetentionSettings | None) -> None:
         with self._guard:
             topic = self.topic(name, create=False)
-            self._catalog.update(  # on a full disk too: a shorter retention is how it is emptied
+            self._catalog.update(  # even on a full disk: a shorter retention frees space
                 topic.log.name, lambda record: record.with_retention(retention), makes_room=True
             )
             topic.log.retention = retention or self.settings.wal.retention
 
     def delete_topic(self, name: str) -> None:
-        """Remove a topic and all its rows. A topic made again under the name has nothing to do with it.
+        """Delete a topic and all its rows. A topic recreated under the name is unrelated to it.
 
-        Of a partitioned topic all partitions go, number 0 last.
+        For a partitioned topic, all partitions are deleted, number 0 last.
         """
         parsed = TopicName.parse(name)
         self._context.process.check()
@@ -305,14 +289,21 @@ class Storage:
             self._changes += 1
             topic = self._topics.pop(parsed, None)
             if topic is not None:
-                with contextlib.suppress(LogFailed, TryLater):  # rows that are not durable go with the others
+                with contextlib.suppress(LogFailed, TryLater):  # rows that are not durable are deleted too
                     topic.log.close()
                 self._retention.forget(topic.log)
                 self._context.cache.forget(topic.log.cache)
             self._context.budget.give_back(self._catalog.delete(parsed))
 
+    def check_new(self, name: TopicName) -> None:
+        """Check the name of a new topic as `create_topic` does, without changes."""
+        self._context.process.check()
+        with self._guard:
+            self._check_open()
+            self._catalog.check_new(name)
+
     def record(self, name: str) -> TopicRecord:
-        """What the topic was made with, and what was set for it since."""
+        """Return what the topic was created with, and what was set for it since."""
         parsed = TopicName.parse(name)
         self._context.process.check()
         with self._guard:
@@ -322,23 +313,23 @@ class Storage:
             return self._catalog.read(parsed)
 
     def topics(self) -> list[str]:
-        """The names of all topics, sorted."""
+        """Return the names of all topics, sorted."""
         self._context.process.check()
         with self._guard:
             self._check_open()
             return [str(name) for name in sorted(self._catalog.names())]
 
     def names(self) -> set[TopicName]:
-        """Of all topics, in no order."""
+        """Return the names of all topics, unordered."""
         self._context.process.check()
         with self._guard:
             self._check_open()
             return self._catalog.names()
 
     def family(self, name: TopicName) -> set[TopicName]:
-        """The topic that `name` is, or is a partition of, and its partitions: those of them that are there.
+        """Return the topic or base topic of `name`, and its partitions, as far as they exist.
 
-        It looks at no other topic, however many there are.
+        It reads no other topic, however many there are.
         """
         self._context.process.check()
         with self._guard:
@@ -359,17 +350,15 @@ class Storage:
     def cache(self) -> ReplayCache:
         return self._context.cache
 
-    @property
-    def guards(self) -> list[Guard]:
-        """All that must agree before retention removes rows."""
-        return self._retention.guards
+    def add_guard(self, guard: Guard) -> None:
+        """Add a guard that must agree before retention removes rows."""
+        self._retention.add(guard)
 
-    @guards.setter
-    def guards(self, guards: list[Guard]) -> None:
-        self._retention.guards = guards
+    def remove_guard(self, guard: Guard) -> None:
+        self._retention.remove(guard)
 
-    def kept_by_guards(self) -> list[Kept]:
-        """Topics whose expired rows are kept because a guard can't answer, each with the reason."""
+    def kept_by_guards(self) -> list[GuardProblem]:
+        """Return topics whose expired rows are kept because a guard cannot answer, with the reason."""
         return self._retention.problems()
 
     def opened_topics(self) -> list[Topic]:
@@ -378,23 +367,23 @@ class Storage:
             return list(self._topics.values())
 
     def maintain(self) -> None:
-        """Rotate by age, remove what is past its retention, and record how far each log reaches.
+        """Rotate by age, remove rows past their retention, and record the end of each log.
 
-        Waits for the guards that have a say on what is removed, for a while.
+        Waits for the guards of what is removed, with a limit.
         """
         wait_for(uninterrupted(lambda: self._maintain(now=True)), MAINTAIN_WAIT_SECONDS_MAX, self._context.clock)
 
-    def _maintain(self, *, now: bool) -> list[Question]:
+    def _maintain(self, *, now: bool) -> list[GuardQuery]:
         asked = []
         for topic in self.opened_topics():
             if topic.log.is_idle:
                 continue
             try:
                 removed = topic.log.maintain()
-                if (question := self._retention.tend(topic.log, now=now)) is not None:
+                if (question := self._retention.enforce(topic.log, now=now)) is not None:
                     asked.append(question)
-            except (OSError, FrazilError) as error:  # the other topics have their turn all the same
-                _log.warning("maintenance of %s failed, and is tried again: %s", topic.name, error)
+            except (OSError, FrazilError) as error:  # other topics are still processed
+                _log.warning("maintenance of %s failed, and is retried: %s", topic.name, error)
             else:
                 if removed:
                     _log.info("removed %d bytes of %s, past its retention", removed, topic.name)
@@ -405,13 +394,13 @@ class Storage:
         return asked
 
     def close(self) -> None:
-        """Finish what was queued, make it durable, and give the folder back.
+        """Finish queued work, make it durable, and release the folder.
 
-        All topics are closed and the folder is given back, whatever fails; then the first error is raised.
-        In a forked child: nothing.
+        All topics are closed and the folder is released, whatever fails; then the first error is raised. In a forked
+        child it does nothing.
         """
         if not self._context.process.is_here:
-            return  # the parent goes on to own it
+            return  # the parent still owns it
         uninterrupted(self._close)
 
     def _close(self) -> None:
@@ -457,7 +446,7 @@ class Storage:
         record = self._catalog.read(name)
         folder = self._catalog.folder(name)
         before = self._catalog.end_of(record.log_id)
-        with needs_room(folder):
+        with temporary_disk_errors(folder):
             recovered = recover(disk, folder, record.log_id, record.first_offset, before)
         self._context.budget.give_back(recovered.removed_bytes)
         if recovered.torn is not None:
@@ -473,7 +462,7 @@ class Storage:
             self._context, name, folder, record.log_id, record.schema, retention, recovered, recorder, record.dropped
         )
         log.former = record.former
-        log.history = self._history_of(log)
+        log.colder = self._colder_of(log)
         return Topic(log)
 
     def _not_there(self, name: TopicName) -> TopicNotFound:

@@ -1,4 +1,4 @@
-"""What is told of a topic in a list of them."""
+"""Topic summary for listings."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # a verb that asks a server has these fields from it, and needs no Arrow
+if TYPE_CHECKING:  # a verb that asks a server gets these fields from it, and needs no Arrow
     import pyarrow as pa
 
     from frazil.core.settings import RetentionSettings
 
 
 @dataclass(frozen=True, slots=True)
-class TopicSummary:
-    """A topic from its files. What cannot be read is None, and `problem` says why."""
+class LogSummary:
+    """A topic from its files. Unreadable fields are None, and `problem` says why."""
 
     topic: str
     log_id: str | None
@@ -35,11 +35,11 @@ class TopicSummary:
         return {**asdict(self), "schema": columns, "retention": retention}
 
 
-SUMMARY_FIELDS = tuple(field.name for field in fields(TopicSummary))
+SUMMARY_FIELDS = tuple(field.name for field in fields(LogSummary))
 
 
 def summed(topic: str, partitions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A partitioned topic from the summaries of its partitions: sums, and what all of them have in common."""
+    """Summarize a partitioned topic from its partitions: sums, and common values."""
     problems = [f"{one['topic']}: {one['problem']}" for one in partitions if one["problem"]]
     created = [one["created_us"] for one in partitions if one["created_us"] is not None]
     return {
@@ -53,7 +53,7 @@ def summed(topic: str, partitions: Sequence[Mapping[str, Any]]) -> dict[str, Any
 
 
 def total(partitions: Sequence[Mapping[str, Any]], name: str) -> int | None:
-    """None if it is unknown of one of them."""
+    """Return None if it is unknown for one of them."""
     values = [one[name] for one in partitions]
     return None if None in values else sum(values)
 

@@ -11,18 +11,18 @@ from frazil.core.errors import InvalidInput, SchemaMismatch
 from frazil.core.offsets import OffsetRange
 from frazil.core.put_notes import FewRow
 from frazil.core.rows import Message, Origin, to_messages
-from frazil.core.sequences import Opening, ProducerState, Sent, check_producer
-from frazil.log.group import Notify
-from frazil.log.positions import Start, check_end, resolve_start
-from frazil.log.publishing import Outgoing, checked_message, envelope_rows, few_messages, message_rows, typed_rows
-from frazil.log.reader import BatchReader
+from frazil.core.sequences import ProducerOpening, ProducerState, Sent, check_producer
+from frazil.log.read.positions import Start, check_end, resolve_start
+from frazil.log.read.reader import BatchReader
 from frazil.log.stats import TopicStats, topic_stats
 from frazil.log.topic_log import TopicLog
 from frazil.log.uninterrupted import uninterrupted
+from frazil.log.write.group import Notify
+from frazil.log.write.publishing import Outgoing, checked_message, envelope_rows, few_messages, message_rows, typed_rows
 
 
 class Topic:
-    """Publish to and read from one topic, from as many threads as you like."""
+    """Publish to and read from one topic. Thread-safe."""
 
     def __init__(self, log: TopicLog) -> None:
         self._log = log
@@ -34,13 +34,13 @@ class Topic:
 
     @property
     def schema(self) -> pa.Schema | None:
-        """The own columns of a typed topic; None for a message topic."""
+        """The columns of a typed topic; None for a message topic."""
         return self._log.own_schema
 
     def publish(
         self, payload: bytes | str, *, key: bytes | str | None = None, attributes: Mapping[str, str] | None = None
     ) -> int:
-        """Append one message and return its offset, once it is durable as the sync mode says."""
+        """Append one message and return its offset once it is durable according to the sync mode."""
         self._context.process.check()
         self.check_is_message_topic()
         return self._log.append_message(*checked_message(self._context.settings, payload, key, attributes))
@@ -50,9 +50,9 @@ class Topic:
     ) -> OffsetRange:
         """Append all or nothing, as one batch, and return its offsets once it is durable.
 
-        A typed topic takes a `RecordBatch` of its schema; a message topic takes messages, or a `RecordBatch`
-        with `_payload` and other envelope columns. With `sent` the batch is numbered by its producer: the same one
-        sent again is not stored again, and gets the same offsets.
+        A typed topic takes a `RecordBatch` of its schema; a message topic takes messages, or a `RecordBatch` with
+        `_payload` and other envelope columns. With `sent` the batch is numbered by its producer: a duplicate is not
+        stored again, and gets the original offsets.
         """
         self._context.process.check()
         rows, size = self._rows(messages)
@@ -60,42 +60,41 @@ class Topic:
         return OffsetRange(first, first + rows.num_rows)
 
     def open_producer(self, name: str, *, client: str | None = None) -> ProducerState:
-        """Take the name of a producer, durably, and learn where it stands; clients that had it are refused.
+        """Take the name of a producer, durably, and return its state; its previous clients are refused.
 
-        A `client` that opens it again, by the id that it had the last time, goes on with the epoch that it has. Without
-        one this is a new client.
+        A `client` that opens it again with the same id keeps its epoch. Without an id this is a new client.
         """
         self._context.process.check()
         check_producer(name)
-        opening = Opening(client) if client is not None else Opening.of_new_client()
+        opening = ProducerOpening(client) if client is not None else ProducerOpening.of_new_client()
         return uninterrupted(lambda: self._log.open_producer(name, opening).state)
 
     def producer_state(self, name: str) -> ProducerState | None:
-        """What is remembered of a producer; None if it is not known, or no longer."""
+        """Return the state of a producer; None if it is unknown or forgotten."""
         self._context.process.check()
         return self._log.producer_state(name)
 
     def read(self, start: Start = "earliest", *, end: int | None = None, follow: bool = False) -> MessageReader:
-        """Messages from `start` up to `end`, or what is there now; with `follow`, also all that comes."""
+        """Read messages from `start` up to `end`, by default the current end; with `follow`, also later ones."""
         self.check_is_message_topic()
         return MessageReader(self.read_batches(start, end=end, follow=follow))
 
     def read_batches(self, start: Start = "earliest", *, end: int | None = None, follow: bool = False) -> BatchReader:
-        """The same as Arrow batches, each row with its `_offset` and `_append_time`."""
+        """Read Arrow batches; each row has its `_offset` and `_append_time`."""
         self._context.process.check()
         check_end(end)
         return BatchReader(self._log, resolve_start(self._log, start), end, follow=follow)
 
     def stats(self) -> TopicStats:
-        """The figures over both tiers. It asks the catalog, for a few seconds at most where that gives no answer."""
+        """Return the figures over both tiers. It asks the catalog, with a timeout of a few seconds."""
         return topic_stats(self._log)
 
     def sync(self) -> int:
-        """Make everything written durable, whatever the sync mode; returns the durable end."""
+        """Make all written rows durable in any sync mode; returns the durable end."""
         self._context.process.check()
         return uninterrupted(self._log.sync)
 
-    # --- for the asyncio face, which waits in its own way
+    # --- for the asyncio interface
 
     def begin_publish(
         self,
@@ -114,7 +113,7 @@ class Topic:
         log.begin_message(row, size, notify, token)
 
     def begin_publish_many(self, messages: Any, notify: Notify, token: object, sent: Sent | None = None) -> int:
-        """Returns how many rows were queued, or were before where the batch is known already."""
+        """Return how many rows were queued, or were before if the batch is a duplicate."""
         self._context.process.check()
         rows, size = self._rows(messages)
         self._log.begin_batch(rows, size, notify, token, sent)
@@ -123,7 +122,7 @@ class Topic:
     def begin_publish_few(
         self, rows: Iterable[FewRow], time_us: int, notify: Notify, token: object, sent: Sent
     ) -> None:
-        """The same for a few messages of a client, published at that time of its clock."""
+        """Queue a few messages of a client, published at that time of its clock."""
         self._context.process.check()
         self.check_is_message_topic()
         messages, size = few_messages(self._context.settings, rows, time_us)

@@ -1,9 +1,9 @@
 """The log of one topic: group commit on one side, readers on the other.
 
-Appenders put rows into a queue, and whoever finds no commit running asks the pool for one. Only threads of the
-pool touch the files of a commit: a caller's thread may be interrupted (Ctrl-C) between any two steps. While the
-disk syncs, the next group gathers, so grouping costs no latency. A group is one frame: one write, one sync. At a
-crash in sync mode `always` there is therefore at most one frame that nobody was told about.
+Appenders put rows into a queue, and an appender that finds no running commit requests one from the pool. Only threads
+of the pool touch the files of a commit: a caller's thread may be interrupted (Ctrl-C) between any two steps. While the
+disk syncs, the next group accumulates, so grouping costs no latency. A group is one frame: one write, one sync. At a
+crash in sync mode `always` there is therefore at most one unacknowledged frame.
 
 Locks, always taken in this order: `_turn` (of committers), `_io` (the files), `_guard` (the queue and the flags).
 """
@@ -21,24 +21,24 @@ import pyarrow as pa
 from frazil.core.errors import Closed, EncodingFailed, FrazilError, LogFailed, Overloaded, TryLater
 from frazil.core.names import TopicName
 from frazil.core.rows import stored_schema
-from frazil.core.sequences import Opened, Opening, ProducerState, Sent
+from frazil.core.sequences import Opened, ProducerOpening, ProducerState, Sent
 from frazil.core.settings import RetentionSettings, SyncMode
-from frazil.log.cache import CachedBatch, TopicCache
-from frazil.log.catalog import TopicRecorder
 from frazil.log.context import LogContext
-from frazil.log.dropped import Dropped
-from frazil.log.encoding import encoded
-from frazil.log.expiring import ExpiringLog
-from frazil.log.format import SegmentHead
-from frazil.log.former import FormerLog
-from frazil.log.group import GroupQueue, MessageRow, Notify, Part, Rows, SentPart
-from frazil.log.history import History
-from frazil.log.records import needs_room, passing_error
-from frazil.log.recovery import Recovered, Torn
-from frazil.log.retention import Removal
-from frazil.log.segment import Segment, SegmentWriter, SyncFailed
-from frazil.log.sequencer import Sequencer, sent_rows
-from frazil.log.tail import Tail
+from frazil.log.folder.catalog import TopicRecorder
+from frazil.log.folder.former import FormerLog
+from frazil.log.format.encoding import encoded
+from frazil.log.format.frames import SegmentHead
+from frazil.log.format.records import temporary_disk_errors, temporary_error
+from frazil.log.read.cache import CachedBatch, TopicCache
+from frazil.log.read.history import ColderTiers, History
+from frazil.log.read.tail import Tail
+from frazil.log.repair.recovery import Recovered, Torn
+from frazil.log.retention.dropped import DroppedRange
+from frazil.log.retention.expiry import ExpiringLog
+from frazil.log.retention.policy import Removal
+from frazil.log.write.group import GroupQueue, MessageRow, Notify, Part, Rows, SentPart
+from frazil.log.write.segment import Segment, SegmentWriter, SyncFailed
+from frazil.log.write.sequencer import Sequencer, sent_rows
 
 _RETRY_AFTER_MS = 10
 _log = logging.getLogger("frazil.log")
@@ -55,7 +55,7 @@ class TopicLog(ExpiringLog):
         retention: RetentionSettings,
         recovered: Recovered,
         recorder: TopicRecorder,
-        dropped: tuple[Dropped, ...] = (),
+        dropped: tuple[DroppedRange, ...] = (),
     ) -> None:
         self.context = context
         self._folder = folder
@@ -80,7 +80,7 @@ class TopicLog(ExpiringLog):
         self.retention = retention
         self.cache = TopicCache(context.cache)
         self.tail = Tail()
-        self.history: History | None = None
+        self.colder = ColderTiers()
         self.former: tuple[FormerLog, ...] = ()
         self.torn: Torn | None = recovered.torn
         self.removal = Removal(context.disk, context.budget, recorder, dropped)
@@ -108,6 +108,11 @@ class TopicLog(ExpiringLog):
         return self.segments[0].base if self.segments else self.visible_end
 
     @property
+    def history(self) -> History | None:
+        """The table, where it may hold rows that the files no longer have."""
+        return self.colder.table
+
+    @property
     def queued_bytes(self) -> int:
         return self._queue.size_bytes
 
@@ -132,9 +137,9 @@ class TopicLog(ExpiringLog):
         self._queue_batch(part)
 
     def begin_message(self, message: MessageRow, size: int, notify: Notify | None, token: object) -> tuple[Part, int]:
-        """Queue one message: the part that it joins, and its place there.
+        """Queue one message; returns the part that it joins, and its index there.
 
-        `notify` is called with the settled part, whose tokens are in order of its rows.
+        `notify` is called with the finished part, whose tokens are in row order.
         """
         part, queued = None, False
         try:
@@ -158,7 +163,7 @@ class TopicLog(ExpiringLog):
         return part, index
 
     def _queue_batch(self, part: Part) -> None:
-        """Queue a batch; a numbered one that is known already is answered as the first was, or will be, answered."""
+        """Queue a batch; a duplicate gets the answer of the original."""
         original: SentPart | int | None = None
         idle = queued = False
         try:
@@ -193,26 +198,26 @@ class TopicLog(ExpiringLog):
             raise Overloaded("append", self._queue_bytes_max, _RETRY_AFTER_MS)
 
     def _after_interrupt(self, error: BaseException, part: Part | None, *, queued: bool) -> None:
-        """Ctrl-C came while a caller queued rows: make the queue whole again, and see to it that it is committed."""
+        """Recover from Ctrl-C while a caller queued rows: make the queue consistent, and have it committed."""
         if isinstance(error, FrazilError):
-            return  # refused, before anything was queued
+            return  # refused before anything was queued
         with self._guard:
             if not queued:
-                self._queue.mend(part)
+                self._queue.undo_interrupted(part)
                 if isinstance(part, SentPart):
                     self._sequencer.failed([part])
             self._committing = True
         self.commit_in_pool()
 
     def _commit_groups(self) -> None:
-        """Commit what waits, in a committer's thread. Where others wait for a committer, they take turns."""
+        """Commit waiting groups in a committer's thread. If other topics wait for a committer, they take turns."""
         while self._commit_next():
             if self.context.pool.is_busy:
                 self.commit_in_pool()
                 return
 
     def _commit_next(self) -> bool:
-        """Take the next group and store it, one committer at a time: groups are stored in the order of the queue."""
+        """Take the next group and store it, one committer at a time: groups are stored in queue order."""
         with self._turn:
             with self._guard:
                 if not len(self._queue):
@@ -226,7 +231,7 @@ class TopicLog(ExpiringLog):
                 first = self._written_end
                 try:
                     payload, synced = self._write_frame(group)
-                except BaseException as error:  # noqa: BLE001 - whoever waits is told, whatever it was
+                except BaseException as error:  # noqa: BLE001 - waiters get any error
                     self._settle_failed(group, error)
                     return True
                 self._written_end = first + count
@@ -251,12 +256,12 @@ class TopicLog(ExpiringLog):
             part.settle(-1, known, None if isinstance(error, Exception) else error)
 
     def _write_frame(self, group: list[Part]) -> tuple[pa.Buffer, bool]:
-        """One frame in the file and, by the sync mode, on the device; or an error that fits the cause."""
+        """Write one frame to the file and, by the sync mode, to the device; or raise the matching error."""
         if self.failed is not None:
             raise self.failed
         time_us = max(self.context.clock.now_us(), self._last_time_us)
         sent = list(sent_rows(group)) if self._sequencer.waiting else []
-        try:  # nothing has touched the file yet: what fails here (no memory) fails this group alone
+        try:  # the file is untouched: a failure here (no memory) affects only this group
             payload = encoded(group, sent, self.schema, time_us)
         except (pa.ArrowException, MemoryError) as error:
             raise EncodingFailed(str(self.name), str(error)) from error
@@ -271,12 +276,12 @@ class TopicLog(ExpiringLog):
         except SyncFailed as error:
             raise self._fail(str(error)) from error
         except OSError as error:
-            if (passing := passing_error(self._folder, error)) is not None:
+            if (passing := temporary_error(self._folder, error)) is not None:
                 raise passing from error
             raise self._fail(error.strerror or str(error)) from error
 
     def _sync_by_mode(self, writer: SegmentWriter) -> bool:
-        """Sync now, or later, or never; True says that the frame just written is on the device."""
+        """Sync now, later or never; returns True if the frame just written is on the device."""
         settings = self.context.settings
         if settings.sync_mode is SyncMode.ALWAYS:
             self._sync(writer)
@@ -297,7 +302,7 @@ class TopicLog(ExpiringLog):
         self.context.metrics.synced(time.perf_counter() - started)
 
     def sync(self) -> int:
-        """Sync what is written, in any mode, or raise `LogFailed`; returns the durable end."""
+        """Sync written rows in any mode, or raise `LogFailed`; returns the durable end."""
         with self._io:
             self._flush_due = False
             if self.failed is not None:
@@ -307,7 +312,7 @@ class TopicLog(ExpiringLog):
         return self.durable_end
 
     def flush(self) -> int:
-        """Sync what can be synced; returns the durable end, for those who need no more than what is durable.
+        """Sync what can be synced; returns the durable end, for callers that need only durable rows.
 
         A failure is not lost: it ends the log, and every later `publish`, `sync` and `close` reports it.
         """
@@ -320,9 +325,9 @@ class TopicLog(ExpiringLog):
             return
         if self.failed is not None:
             raise self.failed
-        assert self._writer is not None  # sealing syncs: what is not durable is in the open segment
+        assert self._writer is not None  # sealing syncs: rows that are not durable are in the open segment
         try:
-            with needs_room(self._folder):
+            with temporary_disk_errors(self._folder):
                 self._sync(self._writer)
         except SyncFailed as error:
             raise self._fail(str(error)) from error
@@ -342,7 +347,7 @@ class TopicLog(ExpiringLog):
         return failed
 
     def _taken_out_behind(self, group: list[Part]) -> list[SentPart]:
-        """What producers of a failed group have sent after it cannot follow it any more."""
+        """Remove later batches of a failed group's producers, which can no longer follow it."""
         if not self._sequencer.waiting:
             return []
         with self._guard:
@@ -356,9 +361,9 @@ class TopicLog(ExpiringLog):
         with self._guard:
             return self._sequencer.producers.get(name)
 
-    def open_producer(self, name: str, opening: Opening) -> Opened:
-        """Decided and recorded in one step; other clients are refused from then on, also after a crash, and all that
-        was on its way is settled when it returns."""
+    def open_producer(self, name: str, opening: ProducerOpening) -> Opened:
+        """Decide and record in one step: other clients are refused from then on, even after a crash, and all batches in
+        flight are finished when it returns."""
         with self._io:
             with self._guard:
                 self._admit(0)
@@ -386,7 +391,7 @@ class TopicLog(ExpiringLog):
         return SegmentHead(self.log_id, str(self.name), self._mode, self.schema)
 
     def _writer_for(self, payload_bytes: int, now_us: int) -> SegmentWriter:
-        """The segment that takes the next frame; a new one if the present one is full, old or of another schema."""
+        """Return the segment for the next frame; a new one if the current one is full, old or of another schema."""
         writer = self._writer
         if writer is not None and self._must_rotate(writer, payload_bytes, now_us):
             self._seal()
@@ -410,7 +415,7 @@ class TopicLog(ExpiringLog):
         return not writer.fits(payload_bytes) or writer.is_old(self.context.settings.max_file_age_ms, now_us)
 
     def _seal(self) -> None:
-        """Close the present segment for good; one without rows is simply written anew under the same name."""
+        """Close the current segment permanently; one without rows is rewritten under the same name."""
         writer = self._writer
         assert writer is not None
         if writer.segment.base < self._written_end:
@@ -442,7 +447,7 @@ class TopicLog(ExpiringLog):
             self._io.release()
 
     def close(self) -> None:
-        """Finish what was queued, sync it, and refuse the rest; `LogFailed` if answered rows are not durable."""
+        """Finish queued work, sync it, and refuse the rest; raises `LogFailed` if acknowledged rows are not durable."""
         with self._guard:
             if self.closed:
                 return

@@ -1,8 +1,8 @@
 """Calls that an interrupt (Ctrl-C) cannot stop half-way.
 
-Python handles signals in the main thread, between any two steps of what that thread does. So what changes files and
-must not stop in between is done in another thread, and the main thread waits for it. An interrupt ends the wait: the
-caller does not learn the outcome, and the call is finished all the same, before any call that the caller makes later.
+Python handles signals in the main thread, between any two steps. So work that changes files and must not stop in
+between runs in another thread, and the main thread waits for it. An interrupt ends the wait: the caller does not learn
+the outcome, and the call still finishes, before any later call of the caller.
 """
 
 from __future__ import annotations
@@ -22,25 +22,27 @@ Made = TypeVar("Made")
 
 
 class _Calls:
-    """Calls of the main thread, done one after another in their order.
+    """Calls of the main thread, executed in order.
 
-    One thread does them, and ends when none has come for a while: to start one for each call took longer than the call.
+    One thread executes them, and ends when it has been idle for a while: starting one for each call took longer than
+    the call.
     """
 
     def __init__(self) -> None:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """In a forked child: the parent's threads are not there, and a lock that one of them held stays locked."""
+        """In a forked child, start over: the parent's threads do not exist, and a lock that one of them held stays
+        locked."""
         self._guard = threading.Lock()
         self._waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._has_worker = False
         self.last_done = threading.Lock()  # locked until the last call is done
 
     def start(self, call: Callable[[], None]) -> None:
-        """An interrupt may end this between any two steps: then the call is done as a whole, or never begun.
+        """An interrupt may end this between any two steps: then the call is executed completely, or never begun.
 
-        Where no thread can be had, as while Python 3.12 ends, the call is done here.
+        If no thread can be started, as while Python 3.12 ends, the call runs here.
         """
         try:
             self._waiting.put(call)
@@ -60,7 +62,7 @@ class _Calls:
                 call()
 
     def _taken_out(self) -> list[Callable[[], None]]:
-        """What was not begun, and never will be by a worker."""
+        """Return the calls that no worker has begun or will begin."""
         calls = []
         with contextlib.suppress(queue.Empty):
             while True:
@@ -80,7 +82,7 @@ class _Calls:
     def _work(self) -> None:
         with self._guard:
             if self._has_worker:
-                return  # of an interrupted start
+                return  # left by an interrupted start
             self._has_worker = True
         while True:
             try:
@@ -98,12 +100,12 @@ os.register_at_fork(after_in_child=_calls.begin_anew)
 
 
 def uninterrupted(function: Callable[[], Made]) -> Made:
-    """What `function` returns or raises. In the main thread it runs in a thread of its own."""
+    """Return or raise the result of `function`. From the main thread it runs in another thread."""
     if not in_main_thread():
         return function()
     returned: list[Made] = []
     raised: list[BaseException] = []
-    done = threading.Lock()  # an event would wait in Python's own code, which an interrupt can break
+    done = threading.Lock()  # an event would wait in Python code, which an interrupt can break
     done.acquire()
 
     def run() -> None:
@@ -125,17 +127,17 @@ def uninterrupted(function: Callable[[], Made]) -> Made:
 
 
 def in_main_thread() -> bool:
-    """Whether whoever asks may be interrupted between any two steps."""
+    """Whether the caller may be interrupted between any two steps."""
     return threading.current_thread() is threading.main_thread()
 
 
 def is_call_unfinished() -> bool:
-    """Whether a call of this thread was interrupted and is still to end, before anything that the thread does next."""
+    """Whether an interrupted call of this thread still has to finish, before anything that the thread does next."""
     return in_main_thread() and _calls.last_done.locked()
 
 
 def start_thread(thread: threading.Thread) -> None:
-    """Start a thread. An interrupt meanwhile is raised as what it is: it may break the lock that `start` waits with."""
+    """Start a thread. An interrupt meanwhile is raised as such: it may break the lock that `start` waits with."""
     try:
         thread.start()
     except RuntimeError as error:

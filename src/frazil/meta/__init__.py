@@ -1,1 +1,1 @@
-"""Small facts that must outlive a process: a port, and what implements it."""
+"""The metadata store: durable keys and values, with an SQLite and an etcd implementation."""

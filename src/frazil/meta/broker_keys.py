@@ -1,14 +1,17 @@
-"""Where the broker's records are in the metadata store, for the broker and for those who only look.
+"""Keys of the broker's records in the metadata store, for the broker and for read-only processes.
 
-    /broker/owner, /broker/session                                                see `frazil.broker.claim`
+The records that say what a topic is are in `meta.topic_records`.
+
+    /broker/owner, /broker/session                                                see `frazil.broker.store.claim`
     /broker/namespaces/{namespace}                                                {}
     /broker/topics/{namespace}/{topic}                                            {"reliable", "log_id"}
     /broker/producers/{namespace}/{topic}/{producer}                              {"id"}
+    /broker/producers/{namespace}/{topic}/{producer}/{principal}                  {"id"}: created with security on
     /broker/subscriptions/{namespace}/{topic}/{subscription}                      {"kind", "policy"}
-    /broker/consumers/{namespace}/{topic}/{subscription}/{consumer}               {"id", "key_filters"}
+    /broker/consumers/{namespace}/{topic}/{subscription}/{consumer}               {"id", "key_filters", "principal"}
     /persistent_storage/iceberg/subscriptions/{subscription}/{namespace}/{topic}  {"offset", "acked", …}: `stored_form`
 
-Names may hold anything, so they are percent-encoded.
+Names may contain any character, so they are percent-encoded.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The store of a cluster: etcd, by its v3 API.
+"""The metadata store of a cluster: etcd, through its v3 API.
 
 An answer can be lost after etcd has made a change. So each change also writes a slip, a key that only this call uses,
-in the same transaction, and only while the slip is as this call last saw it. If no answer comes, the slip is written
-over under the same condition. Either that succeeds, and the change was not made and never will be, or the slip says at
-which revision it was. If the time of the call ends before this is known, the next call of the store begins with it, so
-that whoever looks again sees what stays. Slips are beside the keys, under `PREFIX~slips/`
-(`~slips/` with the prefix /), and have a lease.
+in the same transaction, on condition that the slip is unchanged since this call last saw it. If no answer arrives, the
+slip is overwritten under the same condition. If that succeeds, the change was not made and never will be; otherwise the
+slip has the revision of the change. If the call times out before this is known, the next call of the store resolves it
+first, so that a later read is final. Slips are kept next to the keys, under `PREFIX~slips/` (`~slips/` with the prefix
+/), and have a lease.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from math import ceil
 import grpc
 
 from frazil.core.errors import Fenced, FrazilError, LeaseExpired
-from frazil.core.metadata_settings import MetadataSettings
+from frazil.core.settings.metadata import MetadataSettings
 from frazil.meta import etcd_pb2 as pb
 from frazil.meta.etcd_client import (
     GRANT,
@@ -33,8 +33,8 @@ from frazil.meta.etcd_client import (
     TXN,
     Call,
     EtcdClient,
-    Refused,
     Request,
+    RequestRefused,
     Response,
     Unanswered,
 )
@@ -43,9 +43,9 @@ from frazil.meta.store import (
     ABSENT,
     KEY_BYTES_MAX,
     VALUE_BYTES_MAX,
-    Entry,
     Lease,
     Listing,
+    StoredEntry,
     Watch,
     check_key,
     check_ttl,
@@ -54,17 +54,17 @@ from frazil.meta.store import (
 
 SLIP_LEASE_S = 3_600
 SLIP_FRESH_S = SLIP_LEASE_S / 3
-"""An older slip is not used again, so that none ends while a call depends on it."""
+"""An older slip is not reused, so that none expires while a call depends on it."""
 CLOSE_S_MAX = 1.0
 STEP_KEYS_MAX = 100
-"""Put or deleted in one transaction; etcd takes 128 operations, of which one is the slip's."""
+"""Keys put or deleted in one transaction; etcd accepts 128 operations, one of which is the slip's."""
 
 _DONE = b"done"
 _WITHDRAWN = b"withdrawn"
 
 
 class EtcdStore:
-    """Open one in each process: gRPC does not survive a fork."""
+    """Open one store in each process: gRPC does not survive a fork."""
 
     def __init__(self, settings: MetadataSettings) -> None:
         self._client = EtcdClient(settings)
@@ -76,16 +76,32 @@ class EtcdStore:
         self._fence: _Fence | None = None
         self._closed = False
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> StoredEntry | None:
         check_key(key)
         found = self._ask(RANGE, pb.RangeRequest(key=self._path(key))).kvs
         return self._entry(found[0]) if found else None
 
-    def put_if(self, key: str, value: bytes, revision: int, lease: Lease | None = None) -> int | None:
-        check_key(key)
-        check_value(value)
+    def put_if(
+        self,
+        key: str,
+        value: bytes,
+        revision: int,
+        lease: Lease | None = None,
+        also: Mapping[str, bytes] | None = None,
+    ) -> int | None:
+        for one, content in {**(also or {}), key: value}.items():
+            check_key(one)
+            check_value(content)
         put = pb.PutRequest(key=self._path(key), value=value, lease=0 if lease is None else lease.id)
-        return self._change([_is_at(put.key, revision)], [pb.RequestOp(request_put=put)], self._fence_of(key), lease)
+        first, *others = list(_steps(also or {})) or [{}]
+        puts = [put, *(pb.PutRequest(key=self._path(one), value=content) for one, content in first.items())]
+        fence = self._fence if also else self._fence_of(key)
+        changes = [pb.RequestOp(request_put=each) for each in puts]
+        made_at = self._change([_is_at(put.key, revision)], changes, fence, lease)
+        if made_at is not None:
+            for step in others:
+                self.put_all(step)
+        return made_at
 
     def put_all(self, values: Mapping[str, bytes]) -> None:
         for key, value in values.items():
@@ -113,7 +129,7 @@ class EtcdStore:
             step = removals[at : at + STEP_KEYS_MAX]
             self._change([], [pb.RequestOp(request_delete_range=one) for one in step], self._fence)
 
-    def list(self, prefix: str, suffix: str = "") -> list[Entry]:
+    def list(self, prefix: str, suffix: str = "") -> list[StoredEntry]:
         return [entry for entry in self.snapshot(prefix).entries if entry.key.endswith(suffix)]
 
     def snapshot(self, prefix: str) -> Listing:
@@ -169,7 +185,7 @@ class EtcdStore:
         fence: _Fence | None,
         lease: Lease | None = None,
     ) -> int | None:
-        """The revision at which they were made, or None if a condition does not hold."""
+        """Return the revision of the change, or None if a condition does not hold."""
         guards = [] if fence is None else [fence.holds()]
         looks = [] if fence is None else [fence.look()]
         ends = self._client.ends()
@@ -187,8 +203,8 @@ class EtcdStore:
                     made_at = self._settle(slip, problem, ends)
                     if made_at is not None:
                         return made_at
-                    continue  # it was withdrawn: ask again
-                except Refused as refused:
+                    continue  # it was withdrawn: try again
+                except RequestRefused as refused:
                     if refused.code is not grpc.StatusCode.NOT_FOUND:
                         raise self._client.unavailable(refused) from None
                     if lease is not None and self._has_ended(lease):
@@ -206,11 +222,11 @@ class EtcdStore:
                 self._slips.begin_anew(slip)
 
     def _settle(self, slip: _Slip, problem: Unanswered, ends: float) -> int | None:
-        """Find out what became of a change; None if it was not made, and can't be any more."""
-        slip.is_lost = True  # until it is known
+        """Find the outcome of a change; None if it was not made and can no longer be made."""
+        slip.is_lost = True  # until the outcome is known
         try:
             answer = self._client.ask_until(TXN, slip.withdrawal(), ends)
-        except (FrazilError, Refused):
+        except (FrazilError, RequestRefused):
             with self._guard:
                 self._unsettled.append(slip)
             raise self._client.unavailable(problem, unclear=True) from None
@@ -220,14 +236,14 @@ class EtcdStore:
         seen = slip.read(answer.responses[0])
         if seen is None:
             raise self._client.unavailable(problem, unclear=True)
-        if seen.mod_revision < slip.revision:  # etcd was restored: the slip tells of an earlier change
+        if seen.mod_revision < slip.revision:  # etcd was restored: the slip refers to an earlier change
             self._slips.begin_anew(slip)
             return None
         slip.revision, slip.is_lost = seen.mod_revision, False
         return slip.revision if seen.value == _DONE else None
 
     def _settle_rest(self, ends: float) -> None:
-        """What earlier calls had to leave open is decided before anything else is asked."""
+        """Resolve the unknown outcomes of earlier calls before any other request."""
         while self._unsettled:
             with self._guard:
                 slip = self._unsettled.pop() if self._unsettled else None
@@ -238,24 +254,24 @@ class EtcdStore:
             except BaseException as error:
                 with self._guard:
                     self._unsettled.append(slip)
-                if isinstance(error, Refused):
+                if isinstance(error, RequestRefused):
                     raise self._client.unavailable(error) from None
                 raise
 
     def _fence_of(self, key: str) -> _Fence | None:
-        """Of a change of that key: the key of the fence itself has none."""
+        """Return the fence for a change of that key; the fence's own key has none."""
         return None if self._fence is None or self._fence.key == key else self._fence
 
     def _has_ended(self, lease: Lease) -> bool:
         return self._ask(TIME_TO_LIVE, pb.LeaseTimeToLiveRequest(ID=lease.id)).TTL <= 0
 
     def _ask(self, call: Call[Request, Response], request: Request, missing: Response | None = None) -> Response:
-        """`missing` is the answer if there is no such thing."""
+        """Send a request; `missing` is the answer if the key or lease does not exist."""
         ends = self._client.ends()
         self._settle_rest(ends)
         try:
             return self._client.ask_until(call, request, ends)
-        except Refused as refused:
+        except RequestRefused as refused:
             if missing is not None and refused.code is grpc.StatusCode.NOT_FOUND:
                 return missing
             raise self._client.unavailable(refused) from None
@@ -263,13 +279,13 @@ class EtcdStore:
     def _path(self, key: str) -> bytes:
         return self._root + key.encode()
 
-    def _entry(self, found: pb.KeyValue) -> Entry:
-        return Entry(found.key[len(self._root) :].decode(), found.value, found.mod_revision)
+    def _entry(self, found: pb.KeyValue) -> StoredEntry:
+        return StoredEntry(found.key[len(self._root) :].decode(), found.value, found.mod_revision)
 
 
 @dataclass(frozen=True, slots=True)
 class _Fence:
-    """A key that must have a value for anything to be changed."""
+    """A key that must have a given value for any change to succeed."""
 
     key: str
     path: bytes
@@ -307,13 +323,13 @@ class _Slip:
         )
 
     def read(self, answer: pb.ResponseOp) -> pb.KeyValue | None:
-        """The slip as it is now, if it is still there."""
+        """Read the current slip, if it still exists."""
         found = answer.response_range.kvs
         return found[0] if found else None
 
 
 class _Slips:
-    """Slips that no call uses now. There are as many as calls were ever made at once."""
+    """Slips that no call is using. There are as many as the highest number of concurrent calls so far."""
 
     def __init__(self, client: EtcdClient, root: bytes) -> None:
         self._client = client
@@ -345,7 +361,7 @@ class _Slips:
                     self._free.append(slip)
 
     def begin_anew(self, slip: _Slip) -> None:
-        """It is gone, and so are others of its lease."""
+        """The slip is gone, and so are all others of its lease."""
         slip.is_lost = True
         with self._guard:
             self._free = [each for each in self._free if each.lease_id != slip.lease_id]
@@ -354,11 +370,11 @@ class _Slips:
 
     def close(self) -> None:
         if self._lease_id:
-            with contextlib.suppress(FrazilError, Refused, Unanswered):  # etcd ends it by itself, within the hour
+            with contextlib.suppress(FrazilError, RequestRefused, Unanswered):  # etcd expires it within the hour
                 self._client.ask(REVOKE, pb.LeaseRevokeRequest(ID=self._lease_id), time.monotonic() + CLOSE_S_MAX)
 
     def _new(self, ends: float) -> _Slip:
-        """A slip whose making was not answered is left alone: it might change once more."""
+        """Create a slip. If its creation was not answered, it is abandoned: it might still change."""
         while True:
             now_s = time.monotonic()
             lease_id = self._lease(now_s, ends)
@@ -369,7 +385,7 @@ class _Slips:
                 answer = self._client.ask(PUT, pb.PutRequest(key=path, value=_WITHDRAWN, lease=lease_id), ends)
             except Unanswered as problem:
                 self._client.pause_or_end(problem, ends)
-            except Refused as refused:
+            except RequestRefused as refused:
                 if refused.code is not grpc.StatusCode.NOT_FOUND:
                     raise self._client.unavailable(refused) from None
                 with self._guard:
@@ -378,7 +394,7 @@ class _Slips:
                 return _Slip(path, answer.header.revision, lease_id, now_s)
 
     def _lease(self, now_s: float, ends: float) -> int:
-        """Two calls at once may each get one; that which is not kept ends by itself."""
+        """Two concurrent calls may each get a lease; the one that is not kept expires."""
         with self._guard:
             if self._lease_id and self._lease_from_s > now_s - SLIP_FRESH_S:
                 return self._lease_id
@@ -389,7 +405,7 @@ class _Slips:
 
 
 def _steps(values: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
-    """As much at once as etcd takes by default."""
+    """Split into the largest steps that etcd accepts by default."""
     step: dict[str, bytes] = {}
     size_bytes = 0
     for key, value in values.items():
@@ -407,11 +423,13 @@ def _is_at(path: bytes, revision: int) -> pb.Compare:
 
 
 def _grant(client: EtcdClient, ttl_s: int, ends: float) -> tuple[int, int]:
-    """Its id and the seconds granted. The id is ours, so that an answer that was lost leaves no second lease."""
+    """Return the lease id and the seconds granted. The client chooses the id, so that a lost answer leaves no second
+    lease.
+    """
     lease_id = secrets.randbits(62) + 1
     try:
         granted_s = client.ask_until(GRANT, pb.LeaseGrantRequest(TTL=ttl_s, ID=lease_id), ends).TTL
-    except Refused as refused:
+    except RequestRefused as refused:
         if refused.code is not grpc.StatusCode.FAILED_PRECONDITION:
             raise client.unavailable(refused) from None
         granted_s = client.ask_until(TIME_TO_LIVE, pb.LeaseTimeToLiveRequest(ID=lease_id), ends).TTL

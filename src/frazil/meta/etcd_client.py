@@ -1,7 +1,7 @@
-"""Calls to etcd over gRPC: which member is asked, who we are, how long an answer may take, and what its lack means.
+"""Calls to etcd over gRPC: choice of member, authentication, timeouts, and the meaning of a missing answer.
 
-`ask` tries once, and says whether etcd refused or did not answer: then the call may have been carried out.
-`ask_until` tries again, at one member after the other, for calls that may be carried out twice.
+`ask` tries once and distinguishes a refusal from a missing answer, after which the call may have been executed.
+`ask_until` retries at one member after another, for idempotent calls.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Any, Generic, Protocol, TypeVar
 import grpc
 
 from frazil.core.errors import Closed, InvalidSettings, MetadataUnavailable
-from frazil.core.metadata_settings import MetadataSettings
+from frazil.core.settings.metadata import MetadataSettings
 from frazil.meta import etcd_pb2 as pb
 
 ATTEMPTS_MIN = 3
-"""A member that hangs takes this part of a call's time; the rest is for others."""
+"""A member that hangs uses at most this fraction of a call's time; the rest is for other members."""
 PAUSE_S = 0.1
-"""Between attempts. It can be short: to a member that is away gRPC itself goes only once a second."""
+"""Pause between attempts. It can be short: gRPC connects to an unreachable member only once a second."""
 
 _OPTIONS = (
-    ("grpc.keepalive_time_ms", 10_000),  # etcd takes more than one in 5 s for an attack
+    ("grpc.keepalive_time_ms", 10_000),  # etcd treats more than one in 5 s as an attack
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 2_000),  # so long a connection may take
+    ("grpc.min_reconnect_backoff_ms", 2_000),  # connection timeout
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.max_receive_message_length", -1),
     ("grpc.use_local_subchannel_pool", 1),
@@ -66,7 +66,7 @@ class Call(Generic[Request, Response]):
     response: type[Response]
     streams: bool = False
     is_linear: bool = False
-    """Whether the revision in its answer is at least that of every answer before it was sent."""
+    """Whether the revision in the answer is at least that of every answer before the request was sent."""
 
 
 RANGE = Call("/etcdserverpb.KV/Range", pb.RangeRequest, pb.RangeResponse, is_linear=True)
@@ -83,11 +83,11 @@ AUTHENTICATE = Call("/etcdserverpb.Auth/Authenticate", pb.AuthenticateRequest, p
 
 
 class Unanswered(Exception):
-    """Whether etcd has carried out the call is not known."""
+    """Whether etcd has executed the call is unknown."""
 
 
-class Refused(Exception):
-    """etcd has answered, and did not carry out the call."""
+class RequestRefused(Exception):
+    """etcd has answered and did not execute the call."""
 
     def __init__(self, code: grpc.StatusCode, reason: str) -> None:
         super().__init__(reason)
@@ -111,10 +111,10 @@ class EtcdClient:
         self._token: str | None = None
         self._newest = 0
         self.steps_back = 0
-        """How often etcd was found at a lower revision than before: it was restored from an older copy."""
+        """How often etcd was found at a lower revision than before, as after a restore from an older backup."""
 
     def ends(self) -> float:
-        """When a call that begins now has taken too long."""
+        """Return the deadline of a call that begins now."""
         return time.monotonic() + self._timeout_s
 
     def ask_until(self, call: Call[Request, Response], request: Request, ends: float) -> Response:
@@ -125,7 +125,7 @@ class EtcdClient:
                 self.pause_or_end(problem, ends)
 
     def pause_or_end(self, problem: Unanswered, ends: float) -> None:
-        """Wait before the next attempt, or tell the problem if there is no time for one."""
+        """Wait before the next attempt, or raise the problem if the time is up."""
         if self._closing.is_set():
             raise self.closed()
         if time.monotonic() + PAUSE_S >= ends:
@@ -133,32 +133,32 @@ class EtcdClient:
         self._closing.wait(PAUSE_S)
 
     def ask(self, call: Call[Request, Response], request: Request, ends: float) -> Response:
-        """One attempt at the present member; after one that was not answered the next member is the present one."""
+        """Make one attempt at the current member; after a missing answer, switch to the next member."""
         token = self._known_token(ends)
         try:
             return self._once(call, request, ends, token)
-        except Refused as refused:
+        except RequestRefused as refused:
             if not refused.is_stale_token:
                 raise
         self.forget_token(token)
         return self._once(call, request, ends, self._known_token(ends))
 
     def stream(self, call: Call[Request, Response], requests: Iterator[Request]) -> tuple[Any, int]:
-        """Answers of the present member, which raise `grpc.RpcError` at their end, and which member that is."""
+        """Return a stream of answers of the current member, which ends with `grpc.RpcError`, and that member."""
         token, at = self._known_token(self.ends()), self._current
         multi = self._channels[at].stream_stream(
             call.path, request_serializer=call.request.SerializeToString, response_deserializer=_reader(call.response)
         )
         return multi(requests, metadata=(*_metadata(token), ("hasleader", "true"))), at
 
-    def problem_of(self, error: grpc.RpcError) -> Unanswered | Refused:
+    def problem_of(self, error: grpc.RpcError) -> Unanswered | RequestRefused:
         code, details = error.code(), " ".join((error.details() or "").split())
         if code in _REFUSALS:
-            return Refused(code, details)
+            return RequestRefused(code, details)
         return Unanswered("it did not answer in time" if code is grpc.StatusCode.DEADLINE_EXCEEDED else details)
 
-    def turn_from(self, at: int) -> None:
-        """Ask another member than that from now on."""
+    def switch_member(self, at: int) -> None:
+        """Switch to another member."""
         with self._guard:
             if self._current == at:
                 self._current = (at + 1) % len(self._channels)
@@ -168,7 +168,7 @@ class EtcdClient:
             if token is None or self._token == token:
                 self._token = None
 
-    def unavailable(self, problem: Unanswered | Refused, *, unclear: bool = False) -> MetadataUnavailable:
+    def unavailable(self, problem: Unanswered | RequestRefused, *, unclear: bool = False) -> MetadataUnavailable:
         return MetadataUnavailable(", ".join(self._settings.endpoints), str(problem), unclear=unclear)
 
     def closed(self) -> Closed:
@@ -191,9 +191,9 @@ class EtcdClient:
         except grpc.RpcError as error:
             problem = self.problem_of(error)
             if isinstance(problem, Unanswered):
-                self.turn_from(at)
+                self.switch_member(at)
             raise problem from None
-        except ValueError:  # how gRPC says that its channel was closed
+        except ValueError:  # gRPC's error for a closed channel
             if not self._closing.is_set():
                 raise
             raise self.closed() from None

@@ -1,4 +1,4 @@
-"""A watch of etcd: one thread that reads its stream, and opens it again after the last revision it has."""
+"""A watch of etcd: one thread reads its stream, and reopens it after the last revision received."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ import grpc
 
 from frazil.core.errors import Closed, FrazilError, RevisionCompacted
 from frazil.meta import etcd_pb2 as pb
-from frazil.meta.etcd_client import PAUSE_S, RANGE, WATCH, EtcdClient, Refused, Unanswered
+from frazil.meta.etcd_client import PAUSE_S, RANGE, WATCH, EtcdClient, RequestRefused, Unanswered
 from frazil.meta.store import Change, Watch
 
 WAITING_MAX = 64
-"""Answers that are read ahead; etcd holds back the rest."""
+"""Answers that are read ahead; etcd buffers the rest."""
 
 
 def range_end(prefix: bytes) -> bytes:
-    """The first key after all that begin so. UTF-8 has no byte 0xff, so the last one can always be raised."""
+    """Return the first key after all keys with this prefix. UTF-8 has no byte 0xff, so the last byte can be
+    incremented.
+    """
     return prefix[:-1] + bytes([prefix[-1] + 1])
 
 
@@ -71,7 +73,7 @@ class EtcdWatch(Watch):
             except Unanswered:
                 with self._moved:
                     self._moved.wait_for(lambda: self._closed, PAUSE_S)
-            except Refused as refused:
+            except RequestRefused as refused:
                 self._fail(self._client.unavailable(refused))
                 return
             except FrazilError as error:
@@ -96,8 +98,8 @@ class EtcdWatch(Watch):
                 self._take(answer)
         except grpc.RpcError as error:
             problem = self._client.problem_of(error)
-            self._client.turn_from(member)
-            if isinstance(problem, Refused) and problem.is_stale_token:
+            self._client.switch_member(member)
+            if isinstance(problem, RequestRefused) and problem.is_stale_token:
                 self._client.forget_token()
                 raise Unanswered(str(problem)) from None
             raise problem from None
@@ -115,7 +117,7 @@ class EtcdWatch(Watch):
         if answer.created:
             self._check_goes_on(answer.header.revision)
             return
-        if not answer.events:  # from time to time etcd says how far it is
+        if not answer.events:  # from time to time etcd reports its progress
             self._read_revision = max(self._read_revision, answer.header.revision)
             return
         changes = [_change(event, len(self._root)) for event in answer.events]
@@ -126,7 +128,7 @@ class EtcdWatch(Watch):
             self._moved.notify_all()
 
     def _check_goes_on(self, revision: int) -> None:
-        """A member may be behind for a while. If all are, etcd was restored: other changes get these revisions."""
+        """Detect a restore. One member may lag for a while; if all do, other changes will get these revisions."""
         if revision < self._read_revision:
             key = self._root + self._prefix.encode()
             look = pb.RangeRequest(key=key, keys_only=True)
@@ -135,10 +137,10 @@ class EtcdWatch(Watch):
                 raise RevisionCompacted(self._prefix, self._read_revision)
 
     def _ended(self, reason: str) -> NoReturn:
-        """It may be the token, which etcd says in many ways: once, a new one is tried."""
+        """Retry once with a new token: etcd reports an invalid token in many ways."""
         self._client.forget_token()
         if self._was_ended:
-            raise Refused(grpc.StatusCode.PERMISSION_DENIED, reason)
+            raise RequestRefused(grpc.StatusCode.PERMISSION_DENIED, reason)
         self._was_ended = True
         raise Unanswered(reason)
 

@@ -1,12 +1,12 @@
-"""Which store of metadata the settings ask for."""
+"""Open the metadata store that the settings select."""
 
 from __future__ import annotations
 
 import contextlib
 
 from frazil.core.errors import InvalidSettings, MetadataUnavailable
-from frazil.core.metadata_settings import MetadataType
 from frazil.core.settings import Settings
+from frazil.core.settings.metadata import MetadataType
 from frazil.meta.sqlite import SqliteStore
 from frazil.meta.store import MetaStore
 
@@ -15,25 +15,25 @@ LOOK_MS_MAX = 3_000
 
 
 def open_meta(settings: Settings) -> MetaStore:
-    """The store, which its caller closes. That of etcd is opened whether etcd is there or not."""
+    """Open the store; the caller closes it. An etcd store opens whether or not etcd is reachable."""
     if settings.metadata.type is MetadataType.SQLITE:
         if settings.data is None:
             raise InvalidSettings("metadata.type: sqlite needs a data folder; set data, or use etcd")
         return SqliteStore(settings.data / META_FILE)
-    from frazil.meta.etcd import EtcdStore  # gRPC takes longer to import than most verbs to run
+    from frazil.meta.etcd import EtcdStore  # importing gRPC takes longer than most commands
 
     return EtcdStore(settings.metadata)
 
 
 def has_meta(settings: Settings) -> bool:
-    """Whether anything can be stored; of a file in the data folder, whether it was ever made."""
+    """Whether a store is configured; for a file in the data folder, whether it exists."""
     if settings.metadata.type is MetadataType.SQLITE:
         return settings.data is not None and (settings.data / META_FILE).exists()
     return True
 
 
-def look_at_members(settings: Settings) -> dict[str, str | None]:
-    """What keeps each member of etcd from being used, or None. Each is asked alone, by a read that needs a quorum."""
+def probe_members(settings: Settings) -> dict[str, str | None]:
+    """Return, for each etcd member, why it is unusable, or None. Each is asked alone, by a read that needs a quorum."""
     found: dict[str, str | None] = {}
     for endpoint in settings.metadata.endpoints:
         timeout_ms = min(settings.metadata.timeout_ms, LOOK_MS_MAX)

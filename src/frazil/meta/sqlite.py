@@ -1,9 +1,9 @@
-"""The embedded store: one SQLite file, durable with each call, shared by threads and processes.
+"""The embedded metadata store: one SQLite file, durable after each call, shared by threads and processes.
 
-Each thread has a connection of its own. WAL mode lets them read while one writes; `synchronous = FULL` syncs each
-change before it is told. Leases end by the wall clock, which processes share; whoever comes next removes what they
-held. A clock that is set back prolongs no lease beyond its time; one that is set forwards ends leases early. A watch is
-woken by changes of its own store, and asks the file, cheaply, whether others have changed it.
+Each thread has its own connection. WAL mode allows reads during a write; `synchronous = FULL` syncs each change before
+the call returns. Leases expire by the wall clock, which processes share; the next call removes their keys. Setting the
+clock back prolongs no lease beyond its duration; setting it forward expires leases early. A watch is notified of
+changes through its own store, and polls the file cheaply for changes by others.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from frazil.core.clock import Clock, SystemClock
+from frazil.core.disk.modes import make_private_file, make_private_folder
 from frazil.core.errors import Closed, DiskFull, Fenced, FrazilError, LeaseExpired, RevisionCompacted, TryLater
-from frazil.core.modes import make_private_file, make_private_folder
 from frazil.meta.sqlite_changes import CHANGES_MAX, CLOCK_SLACK_US, Changing, after_prefix, prepare
-from frazil.meta.store import Change, Entry, Lease, Listing, Watch, check_key, check_ttl, check_value
+from frazil.meta.store import Change, Lease, Listing, StoredEntry, Watch, check_key, check_ttl, check_value
 
 LOCK_WAIT_S_MAX = 30.0
+CLOSE_S_MAX = 5.0
 _NEEDS_ROOM = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
-"""Also what SQLite says when it can't make or extend one of its files."""
+"""Includes the errors of SQLite when it cannot create or extend one of its files."""
 POLL_S = 0.02
-"""How long a change of another process may take to be noticed."""
+"""Maximum delay until a change by another process is noticed."""
 ROOM_BYTES_MIN = 256 * 1024
-"""On a file system with less room than this, SQLite's I/O errors are those of a full disk."""
+"""With less free space than this, SQLite's I/O errors are treated as a full disk."""
 
 _CHANGES = """
 SELECT key, value, revision FROM changes
@@ -47,6 +48,8 @@ class SqliteStore:
         self._clock: Clock = clock or SystemClock()
         self._changes_max = changes_max
         self._guard = threading.Lock()
+        self._idle = threading.Condition(self._guard)
+        self._in_use = 0
         self._own = threading.local()
         self._all: list[sqlite3.Connection] = []
         self._watches: set[SqliteWatch] = set()
@@ -54,27 +57,39 @@ class SqliteStore:
         self._closed = False
         self.steps_back = 0
         make_private_folder(path.parent)
-        with contextlib.suppress(OSError):  # SQLite says why it can't be made
-            make_private_file(path)  # SQLite gives its other files the same mode
-        with self._told() as connection:
+        with contextlib.suppress(OSError):  # SQLite reports why it cannot be created
+            make_private_file(path)  # SQLite creates its other files with the same mode
+        with self._own_errors() as connection:
             prepare(connection, str(path))
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> StoredEntry | None:
         check_key(key)
         with self._reading() as connection:
             found = connection.execute("SELECT key, value, revision FROM entries WHERE key = ?", (key,)).fetchone()
-        return None if found is None else Entry(*found)
+        return None if found is None else StoredEntry(*found)
 
-    def put_if(self, key: str, value: bytes, revision: int, lease: Lease | None = None) -> int | None:
-        check_key(key)
-        check_value(value)
+    def put_if(
+        self,
+        key: str,
+        value: bytes,
+        revision: int,
+        lease: Lease | None = None,
+        also: Mapping[str, bytes] | None = None,
+    ) -> int | None:
+        for one, content in {**(also or {}), key: value}.items():
+            check_key(one)
+            check_value(content)
         with self._changing() as change:
-            self._check_fence(change, key)
+            self._check_fence(change, None if also else key)
             if change.revision_of(key) != revision:
                 return None
             if lease is not None and not change.has_lease(lease.id):
                 raise LeaseExpired(lease.id)
-            return change.put({key: value}, None if lease is None else lease.id)
+            if lease is None:
+                return change.put({**(also or {}), key: value})
+            if also:
+                change.put(also)
+            return change.put({key: value}, lease.id)
 
     def put_all(self, values: Mapping[str, bytes]) -> None:
         for key, value in values.items():
@@ -102,7 +117,7 @@ class SqliteStore:
             self._check_fence(change)
             change.delete_all(keys, below)
 
-    def list(self, prefix: str, suffix: str = "") -> list[Entry]:
+    def list(self, prefix: str, suffix: str = "") -> list[StoredEntry]:
         return self._snapshot(prefix, suffix).entries
 
     def snapshot(self, prefix: str) -> Listing:
@@ -115,13 +130,13 @@ class SqliteStore:
             try:
                 revision = connection.execute("SELECT revision FROM newest").fetchone()[0]
                 found = connection.execute(_LIST, (prefix, after_prefix(prefix), suffix))
-                return Listing([Entry(*row) for row in found], revision)
+                return Listing([StoredEntry(*row) for row in found], revision)
             finally:
                 connection.execute("ROLLBACK")
 
     def watch(self, prefix: str, after_revision: int) -> Watch:
         check_key(prefix)
-        with self._told():
+        with self._own_errors():
             watch = SqliteWatch(self, prefix, after_revision)
         with self._guard:
             self._watches.add(watch)
@@ -148,7 +163,8 @@ class SqliteStore:
     def close(self) -> None:
         with self._guard:
             self._closed = True
-            connections, self._all = self._all, []
+            is_idle = self._idle.wait_for(lambda: not self._in_use, CLOSE_S_MAX)
+            connections, self._all = self._all if is_idle else [], []  # SQLite must not close one that is in use
             watches, self._watches = self._watches, set()
         for watch in watches:
             watch.close()
@@ -158,7 +174,7 @@ class SqliteStore:
     # --- for watches
 
     def connect(self) -> sqlite3.Connection:
-        """A connection of its own; whoever asks for it closes it."""
+        """Open a separate connection; the caller closes it."""
         if self._closed:
             raise Closed(f"the store {self._path}")
         connection = sqlite3.connect(self._path, timeout=LOCK_WAIT_S_MAX, isolation_level=None, check_same_thread=False)
@@ -166,7 +182,7 @@ class SqliteStore:
         return connection
 
     def expire(self) -> None:
-        """Remove what leases held that have ended."""
+        """Remove the keys of expired leases."""
         with self._changing():
             pass
 
@@ -199,15 +215,15 @@ class SqliteStore:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        with self._told() as connection:
+        with self._own_errors() as connection:
             if connection.execute(_IS_DUE, (self.now_us(), CLOCK_SLACK_US)).fetchone():
                 self.expire()
             yield connection
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[Changing]:
-        """One transaction, which takes the lock of writers before it looks, and first ends the leases that are due."""
-        with self._told() as connection:
+        """Run one transaction, which takes the write lock before it reads, and first expires due leases."""
+        with self._own_errors() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 change = Changing(connection, self._clock.now_us(), self._changes_max)
@@ -226,16 +242,22 @@ class SqliteStore:
                 watch.wake()
 
     def _check_fence(self, change: Changing, key: str | None = None) -> None:
-        """Before a change of that key, or of several: the key of the fence itself has none."""
+        """Check the fence before changing a key, or several; the fence's own key is exempt."""
         if self._fence is not None and self._fence[0] != key and change.value_of(self._fence[0]) != self._fence[1]:
             raise Fenced(self._fence[0])
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[sqlite3.Connection]:
+    def _own_errors(self) -> Iterator[sqlite3.Connection]:
+        with self._guard:
+            self._in_use += 1
         try:
             yield self._connection()
         except sqlite3.Error as error:
             raise self.problem(error) from error
+        finally:
+            with self._guard:
+                self._in_use -= 1
+                self._idle.notify_all()
 
     def _connection(self) -> sqlite3.Connection:
         if self._closed:
@@ -249,7 +271,7 @@ class SqliteStore:
 
 
 class SqliteWatch(Watch):
-    """Reads the log of changes whenever the file has changed."""
+    """Reads the change log whenever the file has changed."""
 
     def __init__(self, store: SqliteStore, prefix: str, after_revision: int) -> None:
         super().__init__(prefix, after_revision)

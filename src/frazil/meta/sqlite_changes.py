@@ -1,7 +1,7 @@
-"""The tables of the embedded store: entries, the changes that made them, and leases.
+"""The tables of the embedded store: entries, the changes that produced them, and leases.
 
-`changes` is a log of what watches have yet to see: the newest `CHANGES_MAX` revisions, and no more than about
-`CHANGES_BYTES_MAX`. `newest.compacted` is the highest revision that has left it.
+`changes` is the log that watches read: the newest `CHANGES_MAX` revisions, and at most about `CHANGES_BYTES_MAX`.
+`newest.compacted` is the highest revision removed from it.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Mapping
 
-from frazil.core.errors import FrazilError
+from frazil.core.errors import NewerFormat
 from frazil.meta.store import ABSENT
 
 CHANGES_MAX = 10_000
 CHANGES_BYTES_MAX = 16 * 1024 * 1024
 CLOCK_SLACK_US = 1_000_000
-"""A lease that ends later than its whole time from now, by more than this, is from before the clock was set back."""
+"""A lease that ends this much later than its full duration from now predates a clock that was set back."""
 
 _VERSION = 1
 _TRIM_EVERY = 64
@@ -36,7 +36,7 @@ CREATE TABLE leases (id INTEGER PRIMARY KEY AUTOINCREMENT, ttl_ms INTEGER NOT NU
 CREATE INDEX leases_by_end ON leases (ends_us);
 CREATE INDEX entries_by_lease ON entries (lease) WHERE lease IS NOT NULL;
 """
-"""The first three are all that a file of version 0 has."""
+"""A file of version 0 has only the first three."""
 
 
 _SHORTEN = """
@@ -45,20 +45,20 @@ UPDATE leases SET ends_us = ?1 + ttl_ms * 1000 WHERE ends_us > ?1 + ttl_ms * 100
 
 
 def after_prefix(prefix: str) -> str:
-    """The least string above all that begin with `prefix`, in the order of SQLite, which is that of code points."""
+    """Return the least string above all strings with `prefix`, in SQLite's order, which is by code point."""
     kept = prefix.rstrip("\U0010ffff")
     following = ord(kept[-1]) + 1
     return kept[:-1] + chr(0xE000 if following == 0xD800 else following)
 
 
 def prepare(connection: sqlite3.Connection, path: str) -> None:
-    """Make the tables, or bring those of an older version up to this one."""
+    """Create the tables, or migrate those of an older version."""
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("BEGIN IMMEDIATE")
     try:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > _VERSION:
-            raise FrazilError(f"{path} was made by a newer Frazil (version {version}); use that one", path=path)
+            raise NewerFormat(path, version, _VERSION)
         if version < _VERSION:
             for statement in _TABLES.split(";"):
                 connection.execute(statement)
@@ -71,7 +71,7 @@ def prepare(connection: sqlite3.Connection, path: str) -> None:
 
 
 class Changing:
-    """What is done within one transaction. All that is put or deleted at once has one revision."""
+    """The operations within one transaction. All keys put or deleted in it have one revision."""
 
     def __init__(self, connection: sqlite3.Connection, now_us: int, changes_max: int) -> None:
         self._connection = connection
@@ -107,7 +107,7 @@ class Changing:
         return self._revision
 
     def delete_all(self, keys: Collection[str], below: Collection[str]) -> None:
-        """These keys and what begins with a prefix, as far as they are there."""
+        """Delete the keys, and all keys with a prefix in `below`, if they exist."""
         query = "SELECT key FROM entries WHERE key >= ? AND key < ?"
         found = {key for key in keys if self.revision_of(key) != ABSENT}
         for prefix in below:
@@ -141,7 +141,7 @@ class Changing:
             self.delete([key for (key,) in held])
 
     def end_due_leases(self) -> None:
-        """Also shorten those that the clock, set back since, would let last longer than their time."""
+        """Expire due leases, and shorten those that would outlast their duration because the clock was set back."""
         self._connection.execute(_SHORTEN, (self._now_us, CLOCK_SLACK_US))
         due = "SELECT id FROM leases WHERE ends_us <= ? ORDER BY ends_us, id"
         for (lease_id,) in self._connection.execute(due, (self._now_us,)).fetchall():

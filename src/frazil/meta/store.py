@@ -1,10 +1,10 @@
-"""The port to a store of small facts: keys like paths, values of bytes, changed only by who knows the present one.
+"""The metadata store interface: path-like keys, byte values, changed by compare-and-set on their revision.
 
-Every change gets a revision above all before it, in the whole store. So a key that was deleted and made again never has
-a revision that it had before, and whoever holds an old one changes nothing. A list and the watch after its revision see
-everything once.
+Every change gets a revision above all earlier ones in the whole store. So a key that was deleted and recreated never
+has one of its earlier revisions, and a caller with a stale revision changes nothing. A list, followed by a watch from
+its revision, sees everything exactly once.
 
-Calls wait for a disk or a server, and may come from any thread: a program on asyncio makes them in threads.
+Calls block on a disk or a server, and may come from any thread: an asyncio program makes them in threads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Protocol, Self
 from frazil.core.errors import Closed, InvalidInput
 
 ABSENT = 0
-"""The revision of a key that is not there."""
+"""The revision of a missing key."""
 
 KEY_BYTES_MAX = 1024
 VALUE_BYTES_MAX = 1024 * 1024
@@ -27,7 +27,7 @@ LEASE_MS_MAX = 24 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StoredEntry:
     key: str
     value: bytes
     revision: int
@@ -35,15 +35,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Entries as they were at a revision of the store: a watch after it sees all that came later."""
+    """Entries at one revision of the store: a watch from that revision sees all later changes."""
 
-    entries: list[Entry]
+    entries: list[StoredEntry]
     revision: int
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A key that was set, or deleted: then it has no value."""
+    """A key that was set, or deleted; a deleted key has no value."""
 
     key: str
     value: bytes | None
@@ -52,16 +52,19 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Keys put with it are deleted when it was not kept alive for so long. A store may grant more than was asked."""
+    """Keys put with a lease are deleted if the lease is not kept alive this long. A store may grant more than
+    requested.
+    """
 
     id: int
     ttl_ms: int
 
 
 class Watch(abc.ABC):
-    """Every change under a prefix after a revision, once and in order. One thread takes from it; any may close it.
+    """All changes under a prefix after a revision, once each and in order. One thread reads it; any thread may close
+    it.
 
-    While the store can't be had a watch waits, and goes on where it was.
+    While the store is unavailable, a watch waits, and then continues where it was.
     """
 
     def __init__(self, prefix: str, after_revision: int) -> None:
@@ -71,18 +74,20 @@ class Watch(abc.ABC):
 
     @property
     def revision(self) -> int:
-        """Everything up to here was taken. Keys of a lease go at one revision, so that of a change may be ahead."""
+        """All changes up to this revision were returned. The keys of a lease are deleted at one revision, so the
+        revision of a change may be higher.
+        """
         return self._ready[0].revision - 1 if self._ready else self._position
 
     def next(self, timeout_ms: int | None = None) -> Change | None:
-        """The next change, or None if there was none for so long. `RevisionCompacted` if it is no longer known."""
+        """Return the next change, or None on timeout. Raises `RevisionCompacted` if it is no longer stored."""
         if not self._ready:
             changes, self._position = self._wait(timeout_ms)
             self._ready.extend(changes)
         return self._ready.popleft() if self._ready else None
 
     def __iter__(self) -> Iterator[Change]:
-        """Until the watch or its store is closed."""
+        """Iterate until the watch or its store is closed."""
         while True:
             try:
                 change = self.next()
@@ -99,55 +104,64 @@ class Watch(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Whoever waits for a change gets `Closed`."""
+        """Close the watch; a blocked reader gets `Closed`."""
 
     @abc.abstractmethod
     def _wait(self, timeout_ms: int | None) -> tuple[list[Change], int]:
-        """Changes of whole revisions, and the revision up to which there are no others."""
+        """Wait for the changes of whole revisions, and return them with the revision that they complete."""
 
 
 class MetaStore(Protocol):
-    """Used from several threads and processes. What a call has returned is durable.
+    """The metadata store, used from several threads and processes. A returned change is durable.
 
-    A call raises `MetadataUnavailable` when the store did not answer in time; the next call tries anew. If `unclear`
-    is set, the change that was asked for may have been made: the next `get` of this store tells, and is not overtaken.
+    A call raises `MetadataUnavailable` when the store did not answer in time; the next call retries. If `unclear` is
+    set, the requested change may have been made: the next `get` of this store returns the final state.
     """
 
-    def get(self, key: str) -> Entry | None: ...
+    def get(self, key: str) -> StoredEntry | None: ...
 
-    def put_if(self, key: str, value: bytes, revision: int, lease: Lease | None = None) -> int | None:
-        """Set the value if the key still has that revision (`ABSENT`: is not there).
+    def put_if(
+        self,
+        key: str,
+        value: bytes,
+        revision: int,
+        lease: Lease | None = None,
+        also: Mapping[str, bytes] | None = None,
+    ) -> int | None:
+        """Set the value if the key still has that revision (`ABSENT`: the key does not exist).
 
-        Returns the new revision, or None if another was quicker; then nothing is changed. With a lease the key goes
-        when that does (`LeaseExpired` if it has already); without one it stays, whatever held it before.
+        Returns the new revision, or None if another caller was faster; then nothing is changed. With a lease, the key
+        is deleted with the lease (`LeaseExpired` if it has already expired); without one it stays, whatever held it
+        before. `also` are set in the same step, whatever they are by now; a store may set a part of many in
+        further steps.
         """
         ...
 
     def put_all(self, values: Mapping[str, bytes]) -> None:
-        """Set these, whatever they are by now: the last one wins. A store may do it in several steps.
+        """Set these values unconditionally: the last writer wins. A store may do it in several steps.
 
-        Within a step all or nothing is set, at one revision; after an error the earlier steps stay.
+        Each step is atomic, at one revision; after an error the earlier steps stay.
         """
         ...
 
     def delete(self, key: str, revision: int) -> bool:
-        """Remove the key if it still has that revision; whether it was removed."""
+        """Delete the key if it still has that revision; returns whether it was deleted."""
         ...
 
     def delete_all(self, keys: Collection[str], below: Collection[str] = ()) -> None:
-        """Remove these keys, and all keys that begin with a prefix of `below`, whatever they are by now.
+        """Delete these keys, and all keys that begin with a prefix in `below`, unconditionally.
 
         A store may do it in several steps if there are many keys: `below` in the first one, the keys in their order.
-        Within a step all or nothing is removed, at one revision; after an error the earlier steps stay.
+        Each step is atomic, at one revision; after an error the earlier steps stay.
         """
         ...
 
-    def list(self, prefix: str, suffix: str = "") -> list[Entry]:
-        """All entries whose keys begin and end so, sorted by key, as they were at one moment."""
+    def list(self, prefix: str, suffix: str = "") -> list[StoredEntry]:
+        """Return all entries with this prefix and suffix, sorted by key, as one consistent snapshot."""
         ...
 
     def snapshot(self, prefix: str) -> Listing:
-        """The same, with the revision of that moment."""
+        """List the entries together with the revision of the snapshot."""
         ...
 
     def watch(self, prefix: str, after_revision: int) -> Watch: ...
@@ -155,25 +169,28 @@ class MetaStore(Protocol):
     def grant_lease(self, ttl_ms: int) -> Lease: ...
 
     def keep_alive(self, lease: Lease) -> bool:
-        """Let it last for its whole time again; False if it has expired. Call it every third of that time."""
+        """Renew the lease for its full duration; returns False if it has expired. Call it every
+        third of the duration.
+        """
         ...
 
     def revoke_lease(self, lease: Lease) -> None:
-        """End it now, with the keys it holds. One that has ended stays so."""
+        """Revoke the lease and delete its keys. A revoked lease stays revoked."""
         ...
 
     @property
     def steps_back(self) -> int:
-        """How often the store was found at a lower revision than before, as after it was restored from an older copy.
+        """How often the store was found at a lower revision than before, as after a restore from an older backup.
 
-        A store that does not notice it says 0.
+        A store that cannot detect it returns 0.
         """
         ...
 
     def fence(self, key: str, value: bytes) -> None:
-        """From now on this object changes nothing, but that key, unless the key has that value: `Fenced`.
+        """Let this object change nothing but that key, unless the key has that value; otherwise it raises `Fenced`.
 
-        The store checks it in the same step as the change, so whoever lost the key while it slept changes nothing.
+        The store checks it atomically with the change, so a process that lost the key while it was paused changes
+        nothing.
         """
         ...
 

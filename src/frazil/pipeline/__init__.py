@@ -1,1 +1,1 @@
-"""The pipeline: Spark carries the log into tables."""
+"""The pipeline: Spark moves the log into tables."""

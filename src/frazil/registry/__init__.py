@@ -1,1 +1,1 @@
-"""Schemas of payloads: subjects with versions, what may follow what, and whether a message fits."""
+"""Payload schemas: subjects with versions, compatibility, and validation of messages."""

@@ -1,4 +1,4 @@
-"""What every type of schema can do, and the small types that define themselves by their name alone."""
+"""The interface of every schema type, and the simple types that need no definition."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from frazil.registry.kinds import CompatibilityMode, SchemaType
 
 DEFINITION_BYTES_MAX = 256 * 1024
 DEPTH_MAX = 128
-"""How deep a definition, or the payload of a recursive one, may be nested: a stack has an end."""
+"""Nesting limit of a definition, or of the payload of a recursive one: the stack is finite."""
 FIELD = "schema_definition"
 
 Validator = Callable[[bytes], str | None]
-"""Whether a payload fits: None, or in words why not. Never raises, whatever the payload."""
+"""Returns None if the payload is valid, else the reason. Never raises."""
 
 
 class Definition(ABC):
-    """A schema that was parsed, so it is one. `text` is what was registered, as it came."""
+    """A parsed schema. `text` is the definition as registered."""
 
     type: ClassVar[SchemaType]
 
     def __init__(self, text: str, canonical: str | bytes) -> None:
-        """Two definitions of a type are the same if their canonical forms are."""
+        """Two definitions of a type are equal if their canonical forms are."""
         self.text = text
         content = canonical if isinstance(canonical, bytes) else canonical.encode()
         self.fingerprint = "sha256:" + hashlib.sha256(f"{self.type}\n".encode() + content).hexdigest()
 
     @abstractmethod
     def backward(self, old: Definition) -> list[str]:
-        """Why this can't follow `old`, which is of the same type, if it is to read the data of `old`."""
+        """Return why this schema cannot read the data of `old`, which has the same type."""
 
     @abstractmethod
     def forward(self, old: Definition) -> list[str]:
-        """Why this can't follow `old`, which is of the same type, if `old` is to read its data."""
+        """Return why `old`, which has the same type, cannot read the data of this schema."""
 
     @abstractmethod
     def validator(self) -> Validator:
-        """Compiled: keep it."""
+        """Compile the validator; the caller keeps it."""
 
     @abstractmethod
     def tagged(self) -> Any:
-        """The value, under the tag of its type, by which the protocol hands out a definition."""
+        """The value, under the tag of its type, with which the protocol returns a definition."""
 
     def extra(self) -> dict[str, str]:
-        """What is stored beside the text, so that it need not be made again."""
+        """Compiled data stored with the text, so that it need not be rebuilt."""
         return {}
 
     def tagged_json(self) -> bytes:
@@ -56,7 +56,7 @@ class Definition(ABC):
 
 
 def incompatibilities(new: Definition, old: Definition, mode: CompatibilityMode) -> list[str]:
-    """Every reason, in words, why `new` may not follow `old`; empty if it may."""
+    """Return every reason why `new` may not follow `old`; empty if it may."""
     if mode is CompatibilityMode.NONE or new.fingerprint == old.fingerprint:
         return []
     if new.type is not old.type:
@@ -68,7 +68,7 @@ def incompatibilities(new: Definition, old: Definition, mode: CompatibilityMode)
 
 
 def decode(content: bytes) -> str:
-    """The text of a definition; refused before anything looks at it if it is too long or no text."""
+    """Decode the text of a definition; refuses oversized or non-text content before parsing."""
     if not isinstance(content, bytes):
         raise InvalidSchema(FIELD, f"must be bytes, not {type(content).__name__}")
     if not content:
@@ -82,7 +82,7 @@ def decode(content: bytes) -> str:
 
 
 def load_json(text: str) -> Any:
-    """JSON and nothing more: no NaN, no name twice, not nested beyond reason."""
+    """Parse strict JSON: no NaN, no duplicate names, limited nesting."""
     try:
         value = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
     except RecursionError:
@@ -114,7 +114,7 @@ def _is_shallow(value: Any, depth: int) -> bool:
 
 
 class Plain(Definition):
-    """A type without a definition of its own; what is sent as one is not looked at."""
+    """A type without a definition; any definition sent for it is ignored."""
 
     tag: ClassVar[str]
 
@@ -148,7 +148,7 @@ class StringSchema(Plain):
 
 
 class NumberSchema(Plain):
-    """Four or eight bytes: the protocol does not say which number."""
+    """Four or eight bytes: the protocol does not say which number type."""
 
     type = SchemaType.NUMBER
     tag = "Number"

@@ -1,18 +1,18 @@
-"""From a type and bytes to a definition, and from what is stored back to it."""
+"""Parse definitions of any schema type, and restore stored ones."""
 
 from __future__ import annotations
 
-from frazil.registry.avro_schema import AvroSchema
+from frazil.registry.avro.schema import AvroSchema
 from frazil.registry.definition import BytesSchema, Definition, NumberSchema, StringSchema, decode
-from frazil.registry.json_schema import JsonSchema
+from frazil.registry.json.schema import JsonSchema
 from frazil.registry.kinds import SchemaType
-from frazil.registry.protobuf import ProtobufSchema
+from frazil.registry.protobuf.schema import ProtobufSchema
 
 _PLAIN = {each.type: each for each in (BytesSchema, StringSchema, NumberSchema)}
 
 
 def parse_definition(schema_type: SchemaType, content: bytes) -> Definition:
-    """`InvalidSchema` if it is not one of that type."""
+    """Raise `InvalidSchema` if the content is not a definition of that type."""
     if schema_type in _PLAIN:
         return _PLAIN[schema_type]()
     return stored_definition(schema_type, decode(content), {})

@@ -1,4 +1,4 @@
-"""The words of the protocol for types, modes and policies; whatever else is said is refused."""
+"""The protocol's names of schema types, compatibility modes and validation policies; other names are refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SchemaType(StrEnum):
 
 
 class CompatibilityMode(StrEnum):
-    """Who must be able to read what: the new schema the old data, the old schema the new data, or both."""
+    """Which schema must read which data: the new one the old data, the old one the new data, or both."""
 
     NONE = "none"
     BACKWARD = "backward"
@@ -43,7 +43,7 @@ class CompatibilityMode(StrEnum):
 
 
 class ValidationPolicy(StrEnum):
-    """What becomes of a message that does not fit: nothing is looked at, it is told and passes, it is refused."""
+    """What happens to a message that does not match: it is not checked, reported but accepted, or refused."""
 
     NONE = "none"
     WARN = "warn"

@@ -1,8 +1,8 @@
-"""What the registry keeps in the store of small facts: keys, and values in JSON.
+"""The registry's records in the metadata store: keys, and values in JSON.
 
-A subject's own record says which versions it has, and is changed only by who knows its present revision. The content of
-a version has a key of its own, which nobody else ever used, and is there before the subject names it: so what a subject
-names is always whole, and never changes.
+A subject's record lists its versions, and is changed only by compare-and-set on its revision. The content of a version
+has a unique key, and is stored before the subject refers to it: so a listed version is always complete and never
+changes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def topics_prefix() -> str:
 
 @dataclass(frozen=True, slots=True)
 class NamedVersion:
-    """A version as its subject names it; the rest is under its key."""
+    """A version as listed by its subject; the content is under its own key."""
 
     version: int
     fingerprint: str
@@ -61,7 +61,7 @@ class SubjectRecord:
     schema_id: int
     mode: CompatibilityMode
     newest: int
-    """The number of the newest version that ever was: numbers are not used again."""
+    """The highest version number ever used: numbers are not reused."""
     versions: tuple[NamedVersion, ...]
 
     def named(self, version: int) -> NamedVersion | None:
@@ -106,8 +106,8 @@ class VersionRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicRecord:
-    """How a topic stands to schemas; a topic that nobody has asked about has this too."""
+class TopicSchemaRecord:
+    """The schema settings of a topic; the defaults apply to a topic without a record."""
 
     subject: str | None = None
     schema_id: int | None = None
@@ -116,7 +116,7 @@ class TopicRecord:
 
     @property
     def passes_all(self) -> bool:
-        """Whether no message of it need be looked at."""
+        """Whether no message needs validation."""
         nothing_to_fit = self.schema_id is None and self.policy is not ValidationPolicy.ENFORCE
         return nothing_to_fit or self.policy is ValidationPolicy.NONE
 
@@ -124,7 +124,7 @@ class TopicRecord:
         return _dump({name: getattr(self, name) for name in self.__slots__})
 
     @classmethod
-    def decode(cls, value: bytes) -> TopicRecord:
+    def decode(cls, value: bytes) -> TopicSchemaRecord:
         read = json.loads(value)
         return cls(**read | {"policy": ValidationPolicy(read["policy"])})
 

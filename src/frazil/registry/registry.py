@@ -1,4 +1,4 @@
-"""Subjects with versions 1, 2, …, shared by threads and processes through the store of small facts.
+"""Subjects with versions 1, 2, …, shared by threads and processes through the metadata store.
 
 registry = SchemaRegistry(store, clock)
 done = registry.register("orders", "avro", definition)
@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 from frazil.core.clock import Clock
 from frazil.core.errors import IncompatibleSchema, InvalidInput, InvalidSchema, SchemaNotFound, TryLater
-from frazil.meta.store import ABSENT, VALUE_BYTES_MAX, Entry, MetaStore
+from frazil.meta.store import ABSENT, VALUE_BYTES_MAX, MetaStore, StoredEntry
 from frazil.registry.definition import FIELD, Definition, Validator, incompatibilities
 from frazil.registry.definitions import parse_definition, stored_definition
-from frazil.registry.given import GivenNumbers
+from frazil.registry.issued_numbers import IssuedNumbers
 from frazil.registry.kinds import CompatibilityMode, SchemaType
 from frazil.registry.records import (
     NEWEST_ID_KEY,
@@ -39,7 +39,7 @@ TAGS_MAX = 32
 TAG_BYTES_MAX = 128
 TRIES_MAX = 100
 KEPT_MAX = 256
-"""How many parsed versions, and how many validators, stay in memory."""
+"""Number of parsed versions, and of validators, kept in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +70,16 @@ class SchemaVersion:
 
 
 class SchemaRegistry:
-    """What a call has returned is durable, and seen by every other process. Used from any thread."""
+    """The schema registry. A returned change is durable and visible to every process. Thread-safe."""
 
     def __init__(
         self,
         store: MetaStore,
         clock: Clock,
         token: Callable[[], str] = lambda: uuid.uuid4().hex,
-        given: GivenNumbers | None = None,
+        given: IssuedNumbers | None = None,
     ) -> None:
-        """`token` makes a word that was never made before, by anyone. `given` outlives a store that is restored."""
+        """`token` returns a globally unique string. `given` outlives a restore of the store."""
         self._store = store
         self._given = given
         self._clock = clock
@@ -97,9 +97,9 @@ class SchemaRegistry:
         created_by: str = "",
         tags: Sequence[str] = (),
     ) -> Registered:
-        """Make it the newest version, unless the subject has it already: then that version is told.
+        """Register the newest version; if the subject has the same schema already, return that version.
 
-        `IncompatibleSchema` if the mode of the subject does not let it follow the latest version.
+        Raises `IncompatibleSchema` if the subject's mode does not allow it after the latest version.
         """
         check_subject(subject)
         _check_words(description, created_by, tags)
@@ -138,24 +138,24 @@ class SchemaRegistry:
         raise _contended(subject)
 
     def start(self) -> None:
-        """Once, before the first call: numbers that the store has given out are known from then on."""
+        """Import the numbers that the store has issued. Call once, before any other call."""
         if self._given is not None:
             entries = self._store.list(subjects_prefix())
             self._given.learn((subject_of(entry.key), SubjectRecord.decode(entry.value)) for entry in entries)
 
     def get(self, schema_id: int, version: int | None = None) -> SchemaVersion:
-        """By id, the latest version if none is named."""
+        """Return a version by schema id; the latest version by default."""
         entry = self._store.get(id_key(schema_id))
         _, record = (None, None) if entry is None else self._record(entry.value.decode())
         if entry is None or record is None or record.schema_id != schema_id:
             raise SchemaNotFound(schema_id=schema_id)
-        return self._told(entry.value.decode(), record, version)
+        return self._schema_version(entry.value.decode(), record, version)
 
     def latest(self, subject: str) -> SchemaVersion:
-        return self._told(subject, self._known(subject), None)
+        return self._schema_version(subject, self._known(subject), None)
 
     def version(self, subject: str, version: int) -> SchemaVersion:
-        return self._told(subject, self._known(subject), version)
+        return self._schema_version(subject, self._known(subject), version)
 
     def versions(self, subject: str) -> list[VersionInfo]:
         record = self._known(subject)
@@ -173,7 +173,7 @@ class SchemaRegistry:
         return self._known(subject).mode
 
     def set_compatibility_mode(self, subject: str, mode: str) -> CompatibilityMode:
-        """For what is registered from now on; versions that are there are not looked at again."""
+        """Set the mode for later registrations; existing versions are not checked again."""
         wanted = CompatibilityMode.parse(mode)
         self._change(subject, lambda record: replace(record, mode=wanted))
         return wanted
@@ -181,7 +181,9 @@ class SchemaRegistry:
     def check_compatibility(
         self, subject: str, schema_type: str, definition: bytes, mode: str | None = None
     ) -> list[str]:
-        """Every reason why it could not be registered now, by the subject's mode or another; empty if it could."""
+        """Return every reason why it could not be registered now, by the subject's mode or by `mode`; empty if it
+        could.
+        """
         wanted = None if mode is None else CompatibilityMode.parse(mode)
         new = parse_definition(SchemaType.parse(schema_type), definition)
         record = self._known(subject)
@@ -191,7 +193,7 @@ class SchemaRegistry:
         return incompatibilities(new, latest, wanted or record.mode)
 
     def delete_version(self, subject: str, version: int) -> None:
-        """Its number is not used again. The subject stays, with its id and mode, also without versions."""
+        """Delete a version; its number is not reused. The subject keeps its id and mode, even without versions."""
         gone: list[NamedVersion] = []
 
         def without(record: SubjectRecord) -> SubjectRecord:
@@ -206,7 +208,9 @@ class SchemaRegistry:
         self._validators.cache_clear()
 
     def validator(self, schema_id: int, version: int) -> Validator:
-        """Compiled once and kept: a version never changes. Of one that another process deleted it may be kept on."""
+        """Return a cached validator: a version never changes. A version that another process
+        deleted may stay cached.
+        """
         return self._validators(schema_id, version)
 
     def _compile(self, schema_id: int, version: int) -> Validator:
@@ -225,14 +229,16 @@ class SchemaRegistry:
             raise IncompatibleSchema(subject, latest.version, record.mode, reasons)
 
     def _new_subject(self, subject: str) -> SubjectRecord:
-        """With an id of its own, which leads nowhere until the record is stored; that which it had, if it had one."""
+        """Create a subject with a new id, or with the id it once had. The id resolves only once the
+        record is stored.
+        """
         had = None if self._given is None else self._given.id_of(subject)
         schema_id = self._next_id() if had is None else had
         there = self._store.get(id_key(schema_id))
         if there is None:
             self._store.put_if(id_key(schema_id), subject.encode(), ABSENT)
         elif there.value != subject.encode():
-            raise TryLater(f"{id_key(schema_id)} is there already; try again")
+            raise TryLater(f"{id_key(schema_id)} already exists; try again")
         return SubjectRecord(schema_id, CompatibilityMode.BACKWARD, 0, ())
 
     def _next_id(self) -> int:
@@ -252,7 +258,7 @@ class SchemaRegistry:
         return self._given.next_version(record.schema_id, record.newest, fingerprint)
 
     def _drop_id(self, subject: str, schema_id: int) -> None:
-        """Unless it is that of whoever was quicker, who had it from before as well."""
+        """Remove the id, unless a concurrent registration of the same subject uses it."""
         _, now = self._record(subject)
         if now is None or now.schema_id != schema_id:
             self._drop(id_key(schema_id))
@@ -266,7 +272,7 @@ class SchemaRegistry:
                 return
         raise _contended(subject)
 
-    def _record(self, subject: str) -> tuple[Entry | None, SubjectRecord | None]:
+    def _record(self, subject: str) -> tuple[StoredEntry | None, SubjectRecord | None]:
         entry = self._store.get(subject_key(subject))
         return entry, None if entry is None else SubjectRecord.decode(entry.value)
 
@@ -277,7 +283,7 @@ class SchemaRegistry:
             raise SchemaNotFound(subject)
         return record
 
-    def _told(self, subject: str, record: SubjectRecord, version: int | None) -> SchemaVersion:
+    def _schema_version(self, subject: str, record: SubjectRecord, version: int | None) -> SchemaVersion:
         if version is None and not record.versions:
             raise SchemaNotFound(subject, record.newest)
         named = record.versions[-1] if version is None else record.named(version)
@@ -297,10 +303,10 @@ class SchemaRegistry:
         if len(value) > VALUE_BYTES_MAX:
             raise InvalidSchema(FIELD, f"takes {len(value)} bytes when stored, and at most {VALUE_BYTES_MAX} are kept")
         if self._store.put_if(key, value, ABSENT) is None:
-            raise TryLater(f"{key} is there already; try again")
+            raise TryLater(f"{key} already exists; try again")
 
     def _drop(self, key: str) -> None:
-        """What nobody names any more. If this does not come to pass it only takes room."""
+        """Remove an unreferenced key. A failure only leaves garbage."""
         entry = self._store.get(key)
         if entry is not None:
             self._store.delete(key, entry.revision)
@@ -342,5 +348,5 @@ def _check_words(description: str, created_by: str, tags: Sequence[str]) -> None
 def _is_text(text: str, size_max: int) -> bool:
     try:
         return isinstance(text, str) and len(text.encode()) <= size_max
-    except UnicodeEncodeError:  # half of a pair of surrogates
+    except UnicodeEncodeError:  # an unpaired surrogate
         return False

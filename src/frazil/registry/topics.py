@@ -1,6 +1,6 @@
-"""Topics and their schemas: which subject, what becomes of messages that do not fit, and the check of each message.
+"""Schema settings of topics: the subject, the policy for invalid messages, and validation of each message.
 
-problem = topics.judge("/default/orders", topics.recent("/default/orders"), payload, schema_id=3, version=1)
+problem = topics.validate("/default/orders", topics.recent("/default/orders"), payload, schema_id=3, version=1)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from frazil.core.errors import MessageRefused, SchemaNotFound, SubjectMismatch, 
 from frazil.core.names import TopicName
 from frazil.meta.store import ABSENT, MetaStore
 from frazil.registry.kinds import ValidationPolicy
-from frazil.registry.records import TopicRecord, topic_key, topics_prefix
+from frazil.registry.records import TopicSchemaRecord, topic_key, topics_prefix
 from frazil.registry.registry import TRIES_MAX, SchemaRegistry
 
 AGE_US_MAX = 1_000_000
@@ -24,67 +24,67 @@ FIRST_VERSION = 1
 
 
 class TopicSchemas:
-    """The partitions of a topic share what is set for it. Used from any thread."""
+    """Schema settings of topics, shared by the partitions of a topic. Thread-safe."""
 
     def __init__(self, store: MetaStore, registry: SchemaRegistry, clock: Clock, age_us_max: int = AGE_US_MAX) -> None:
-        """A change by another process takes hold after `age_us_max`; one by this object at once."""
+        """Changes by another process take effect after `age_us_max`; changes by this object at once."""
         self._store = store
         self._registry = registry
         self._clock = clock
         self._age_us_max = age_us_max
         self._guard = threading.Lock()
-        self._kept: dict[str, tuple[int, TopicRecord]] = {}
+        self._kept: dict[str, tuple[int, TopicSchemaRecord]] = {}
         self._changes = 0
 
-    def get(self, topic: str) -> TopicRecord:
-        """As it is stored now; of a topic that was never bound or configured what holds for all."""
+    def get(self, topic: str) -> TopicSchemaRecord:
+        """Read the current record of a topic; the defaults if it was never bound or configured."""
         entry = self._store.get(topic_key(_named(topic)))
-        return TopicRecord() if entry is None else TopicRecord.decode(entry.value)
+        return TopicSchemaRecord() if entry is None else TopicSchemaRecord.decode(entry.value)
 
-    def bind(self, topic: str, subject: str) -> TopicRecord:
-        """For a producer with a subject: the first binds the topic; `SubjectMismatch` if it is bound to another."""
+    def bind(self, topic: str, subject: str) -> TopicSchemaRecord:
+        """Bind the topic to a producer's subject; raises `SubjectMismatch` if it is bound to another."""
         return self._change(topic, self._bound(topic, subject))
 
-    def _bound(self, topic: str, subject: str) -> Callable[[TopicRecord], TopicRecord]:
+    def _bound(self, topic: str, subject: str) -> Callable[[TopicSchemaRecord], TopicSchemaRecord]:
         schema_id = self._registry.schema_id(subject)
 
-        def bound(record: TopicRecord) -> TopicRecord:
+        def bound(record: TopicSchemaRecord) -> TopicSchemaRecord:
             if record.subject not in (None, subject):
                 raise SubjectMismatch(topic, str(record.subject), subject)
             return replace(record, subject=subject, schema_id=schema_id)
 
         return bound
 
-    def configure(self, topic: str, subject: str, policy: str, checks_payloads: bool) -> TopicRecord:
-        """For an administrator: whatever it was bound to."""
+    def configure(self, topic: str, subject: str, policy: str, checks_payloads: bool) -> TopicSchemaRecord:
+        """Set the subject and policy for an administrator, replacing any binding."""
         wanted = ValidationPolicy.parse(policy)
-        record = TopicRecord(subject, self._registry.schema_id(subject), wanted, bool(checks_payloads))
+        record = TopicSchemaRecord(subject, self._registry.schema_id(subject), wanted, bool(checks_payloads))
         return self._change(topic, lambda _: record)
 
-    def set_policy(self, topic: str, policy: str, checks_payloads: bool) -> TopicRecord:
+    def set_policy(self, topic: str, policy: str, checks_payloads: bool) -> TopicSchemaRecord:
         wanted = ValidationPolicy.parse(policy)
         return self._change(topic, lambda old: replace(old, policy=wanted, checks_payloads=bool(checks_payloads)))
 
     def binding(self, topic: str, subject: str) -> dict[str, bytes]:
-        """What `bind` would store of a topic that is to be made: whoever makes it stores both, then says `changed`."""
+        """Return the record that `bind` would store for a new topic: the caller stores both, then calls `changed`."""
         record = self._bound(topic, subject)(self.get(topic))
         return {topic_key(_named(topic)): record.encode()}
 
     def key(self, topic: str) -> str:
-        """Under which the store has what is set for a topic: it goes with the topic. Then say `changed`."""
+        """Return the store key of a topic's record, which is deleted with the topic. Then call `changed`."""
         return topic_key(_named(topic))
 
     def changed(self) -> None:
-        """Somebody else of this process has changed what is stored."""
+        """Invalidate the cache: another object of this process has changed the store."""
         self._forget_kept()
 
-    def judge(
-        self, topic: str, record: TopicRecord, payload: bytes, schema_id: int | None, version: int | None
+    def validate(
+        self, topic: str, record: TopicSchemaRecord, payload: bytes, schema_id: int | None, version: int | None
     ) -> str | None:
-        """What a message names and holds: None if it may pass and fits, in words why not if it passes all the same.
+        """Validate a message. Returns None if it is valid, or the reason if it is invalid but accepted.
 
-        `MessageRefused` if it does not fit and the topic enforces its schema. The record is at hand; only a schema that
-        was never used asks the store for it.
+        Raises `MessageRefused` if it is invalid and the topic enforces its schema. The record is passed in; only a
+        schema that was never used is fetched from the store.
         """
         if record.policy is ValidationPolicy.NONE:
             return None
@@ -93,7 +93,9 @@ class TopicSchemas:
             raise MessageRefused(topic, reason)
         return reason
 
-    def _reason(self, record: TopicRecord, payload: bytes, schema_id: int | None, version: int | None) -> str | None:
+    def _reason(
+        self, record: TopicSchemaRecord, payload: bytes, schema_id: int | None, version: int | None
+    ) -> str | None:
         if record.schema_id is None:
             return "it has no subject yet" if record.policy is ValidationPolicy.ENFORCE else None
         if schema_id != record.schema_id:
@@ -109,20 +111,20 @@ class TopicSchemas:
         return None if problem is None else f"the payload does not fit version {number} of {record.subject}: {problem}"
 
     def learn(self, topics: Iterable[str]) -> None:
-        """Keep what is set for these, with one question to the store: they can be published to while it is away."""
-        found = {entry.key: TopicRecord.decode(entry.value) for entry in self._store.list(topics_prefix())}
+        """Cache the records of these topics in one read, so that publishing works while the store is unavailable."""
+        found = {entry.key: TopicSchemaRecord.decode(entry.value) for entry in self._store.list(topics_prefix())}
         now_us = self._clock.monotonic_us()
         with self._guard:
             for topic in itertools.islice(topics, KEPT_MAX):
-                self._kept[topic] = (now_us, found.get(topic_key(_named(topic)), TopicRecord()))
+                self._kept[topic] = (now_us, found.get(topic_key(_named(topic)), TopicSchemaRecord()))
 
-    def kept(self, topic: str) -> tuple[TopicRecord, bool] | None:
-        """What is known of a topic without asking the store, and whether that is recent enough."""
+    def kept(self, topic: str) -> tuple[TopicSchemaRecord, bool] | None:
+        """Return the cached record of a topic, and whether it is recent enough."""
         kept = self._kept.get(topic)
         return None if kept is None else (kept[1], self._clock.monotonic_us() - kept[0] < self._age_us_max)
 
-    def recent(self, topic: str) -> TopicRecord:
-        """As it was lately; the store is asked if that is not known."""
+    def recent(self, topic: str) -> TopicSchemaRecord:
+        """Return the record from the cache; reads the store if it is not cached."""
         kept = self._kept.get(topic)
         now_us = self._clock.monotonic_us()
         if kept is not None and now_us - kept[0] < self._age_us_max:
@@ -132,7 +134,7 @@ class TopicSchemas:
         with self._guard:
             if len(self._kept) >= KEPT_MAX:
                 self._kept = {}
-            if changes == self._changes:  # else what was read may be from before the change
+            if changes == self._changes:  # otherwise the record may predate the change
                 self._kept[topic] = (now_us, record)
         return record
 
@@ -141,11 +143,11 @@ class TopicSchemas:
             self._changes += 1
             self._kept = {}
 
-    def _change(self, topic: str, change: Callable[[TopicRecord], TopicRecord]) -> TopicRecord:
+    def _change(self, topic: str, change: Callable[[TopicSchemaRecord], TopicSchemaRecord]) -> TopicSchemaRecord:
         key = topic_key(_named(topic))
         for _ in range(TRIES_MAX):
             entry = self._store.get(key)
-            before = TopicRecord() if entry is None else TopicRecord.decode(entry.value)
+            before = TopicSchemaRecord() if entry is None else TopicSchemaRecord.decode(entry.value)
             after = change(before)
             if entry is not None and after == before:
                 return after

@@ -1,1 +1,1 @@
-"""The doors: thin adapters over the storage. None imports another."""
+"""The serving process: `frazil serve` runs a node with its protocols, metrics and a mover process."""

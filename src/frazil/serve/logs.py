@@ -1,4 +1,4 @@
-"""What a process that stays says on stderr: a line for people, or one JSON object for each event."""
+"""Log output of a serving process on stderr: lines for people, or one JSON object per event."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import threading
 from datetime import datetime, timezone
 from typing import Any
 
-from frazil.serve.request_ids import current
+from frazil.node.request_ids import current
 
 LINE_CHARACTERS_MAX = 8_192
 
@@ -18,7 +18,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 class JsonLines(logging.Formatter):
-    """Time, level, logger and message, and whatever fields the event was given."""
+    """Time, level, logger and message, and the event's other fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         event: dict[str, Any] = {
@@ -36,8 +36,8 @@ class JsonLines(logging.Formatter):
 
 
 class HumanLines(logging.Formatter):
-    """One line for each event. What clients gave may hold anything, so nothing in it starts a line or moves the cursor
-    of a terminal; lines of a stack trace are indented, and no event is."""
+    """One line per event. Client input is escaped, so that it cannot start a line or move the cursor of a terminal;
+    only lines of a stack trace are indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = f"{_time(record)} {record.levelname.lower():<7} {escaped(record.getMessage())}"
@@ -51,7 +51,7 @@ class HumanLines(logging.Formatter):
 
 
 def escaped(text: str) -> str:
-    """Control codes, line breaks and what changes the direction of text as `\\n`, `\\x1b`, `\\u202e`. A tab stays."""
+    """Escape control codes, line breaks and bidirectional controls as `\\n`, `\\x1b`, `\\u202e`. A tab stays."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() or one == "\t" else _code(one) for one in text)
@@ -75,10 +75,10 @@ def log_to_stderr(*, as_json: bool) -> None:
 
 
 def log_what_others_write() -> None:
-    """What Spark's JVM and its workers write on our stderr becomes events of the logger `spark`, one for each line.
+    """Turn the stderr output of Spark's JVM and its workers into events of the logger `spark`, one per line.
 
-    They inherit the descriptor 2, whatever their own logging is set to; so it becomes a pipe that we read, and what
-    we say ourselves goes where it led before.
+    They inherit descriptor 2, whatever their own logging; so it becomes a pipe that this process reads, and our own
+    output goes to the original stderr.
     """
     sys.stderr = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace", buffering=1)
     reading, writing = os.pipe()

@@ -1,4 +1,4 @@
-"""The serving process: own the folder, open all topics behind the door, stop cleanly on a signal."""
+"""The serving process: own the folder, open all topics in the background, stop cleanly on a signal."""
 
 from __future__ import annotations
 
@@ -10,39 +10,35 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
 
 import uvicorn
 
-from frazil.broker.topic import BrokerTopic
 from frazil.core.clock import SystemClock
-from frazil.core.errors import FrazilError, InvalidSettings, ListenFailed
-from frazil.core.extras import needs
-from frazil.core.settings import HttpSettings, Settings
-from frazil.log.ownership import told_where
-from frazil.pipeline.requirements import check_tasks_reach_store, missing_part
-from frazil.serve.descriptors import BoundedHttp, raise_limit
-from frazil.serve.flight import FlightDoor
-from frazil.serve.http import make_app
+from frazil.core.errors import FrazilError
+from frazil.core.principal import LOCAL
+from frazil.core.settings import Settings
+from frazil.core.settings.exposure import check_binds, exposed_doors
+from frazil.doors.descriptors import BoundedHttp, raise_limit
+from frazil.doors.flight.door import FlightDoor
+from frazil.doors.flight.metrics import FlightCollector
+from frazil.doors.http.door import make_app
+from frazil.doors.listen import address_of, listening
+from frazil.doors.secure_http import SecureHttp, SecureListener
+from frazil.doors.tls import DoorTls, protect, served_certificates
+from frazil.log.folder.ownership import published_addresses
+from frazil.node.jobs.verbs import Command
+from frazil.node.movers.movers import Movers
+from frazil.node.node import open_node
+from frazil.node.request_ids import RequestIds
+from frazil.node.topics.startup import Opening
+from frazil.pipeline.spark.requirements import check_tasks_reach_store, missing_part
+from frazil.serve.doors import Doors
 from frazil.serve.logs import log_to_stderr
 from frazil.serve.mover_process import MoverProcess
-from frazil.serve.movers import MoverActions
-from frazil.serve.opening import Opening
-from frazil.serve.request_ids import RequestIds
-from frazil.serve.verbs import Command
-from frazil.serve.watch import Watch
-from frazil.topics.opening import open_to_move
-
-if TYPE_CHECKING:
-    from frazil.log.storage import Storage
-    from frazil.serve.broker_doors import BrokerDoors
-    from frazil.serve.danube import Publish
-    from frazil.serve.traces import Traces
 
 STOP_SECONDS_MAX = 5
 _SWITCH_INTERVAL_SECONDS = 0.0005
-"""Short hand-overs of the interpreter: a committer that comes back from the disk must not wait 5 ms for its turn."""
+"""Short thread switches: a committer that returns from the disk must not wait 5 ms for the interpreter."""
 
 _log = logging.getLogger("frazil.serve")
 
@@ -55,55 +51,45 @@ def serve_until_stopped(
     log_json: bool = False,
     announce_json: bool = False,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then finish what was queued and return.
+    """Serve until SIGTERM or SIGINT, then finish queued work and return.
 
-    `mover` is the command that moves rows, `command` gives that of any verb.
+    `mover` is the command that moves rows, `command` returns that of any verb.
     """
     if mover is not None:
         check_tasks_reach_store(settings)
     log_to_stderr(as_json=log_json)
+    check_binds(settings)
+    tls = protect(settings, settings.http, settings.http.host, "http.host")
+    certificates = served_certificates(settings)
+    for exposed in exposed_doors(settings):
+        _log.warning("insecure: %s", exposed)
     sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
     with (
-        open_to_move(settings, moves=mover is not None) as storage,
-        _traces(settings) as traces,
-        _listening(settings.http) as door,
+        open_node(settings, moves=mover is not None, serves=True, command=command) as node,
+        listening(settings.http.host, settings.http.port, "--port or http.port") as door,
         contextlib.ExitStack() as running,
     ):
         raise_limit()
-        missing = missing_part() if mover is not None else None
-        moving = _mover(mover, missing)
-        addresses = {"http": _address(door)}
-        opening = Opening(storage)
-        broker = _broker(storage, settings, BrokerTopic.publish if traces is None else traces.publish, addresses)
-        flight = _flight(storage, settings, broker, traces, command)
-        watch = Watch(storage, flight, broker, SystemClock(), has_mover=moving is not None, missing=missing)
-        app = make_app(
-            storage,
-            opening,
-            None if moving is None else lambda: moving.up,
-            broker=None if broker is None else lambda: broker.parts,
-            command=command,
-            addresses=addresses,
-            problems=watch.problems,
-            warnings=watch.warnings,
-            collectors=watch.collectors,
-        )
+        moving = _mover(mover, node.movers(LOCAL))
+        node.addresses["http"] = f"{'http' if tls is None else 'https'}://{address_of(door)}"
+        flight = FlightDoor(node, settings.flight, movers=True)
 
         def announce() -> None:
-            running.enter_context(told_where(settings, addresses))
-            _announce(addresses, settings, announce_json)
+            running.enter_context(published_addresses(settings, {**node.addresses, **certificates}))
+            _announce(node.addresses, settings, announce_json)
             if moving is not None:
                 moving.start()
                 running.callback(moving.stop)
 
-        server = _Server(RequestIds(app), announce, running.close, addresses, flight, broker)
-        _run(server, door, opening, running)
-        _log.info("stopping: syncing and giving the folder back")
+        app = RequestIds(make_app(node, [FlightCollector(flight.counts)]))
+        server = _Server(app, Doors(node, flight), announce, running.close, tls)
+        _run(server, door, node.health(LOCAL).opening, running)
+        _log.info("stopping: syncing and releasing the folder")
     _log.info("stopped")
 
 
 def _run(server: _Server, door: socket.socket, opening: Opening, running: contextlib.ExitStack) -> None:
-    """Until a signal; then all that runs beside the server has ended."""
+    """Run until a signal; everything started with the server has ended when it returns."""
     with server.stopped_by_signals():
         opening.start()
         try:
@@ -115,98 +101,53 @@ def _run(server: _Server, door: socket.socket, opening: Opening, running: contex
             opening.stop()
 
 
-def _flight(
-    storage: Storage, settings: Settings, broker: BrokerDoors | None, traces: Traces | None, command: Command | None
-) -> FlightDoor:
-    return FlightDoor(
-        storage,
-        settings.flight,
-        MoverActions(settings, SystemClock(), None if traces is None else traces.told),
-        lambda: broker.broker if broker is not None else None,
-        lambda: broker.checks if broker is not None else None,
-        traces,
-        None if command is None else command("sql", "--while-stdin", "--arrow", "--json"),
-    )
-
-
-def _mover(command: Sequence[str] | None, missing: str | None) -> MoverProcess | None:
-    """None where it is not wanted, or can't run here: the log goes on without it."""
+def _mover(command: Sequence[str] | None, movers: Movers) -> MoverProcess | None:
+    """Start the mover; None if it is disabled or cannot run here: the log works without it."""
     if command is None:
         return None
-    if missing is not None:
-        _log.error("rows are not moved to tables: %s", missing)
+    movers.missing = missing_part()
+    if movers.missing is not None:
+        _log.error("rows are not moved to tables: %s", movers.missing)
         return None
-    return MoverProcess(command, SystemClock())
-
-
-def _broker(storage: Storage, settings: Settings, publish: Publish, addresses: dict[str, str]) -> BrokerDoors | None:
-    """gRPC and the messages of Danube are imported only by those who want its clients."""
-    if not settings.broker.enabled:
-        return None
-    from frazil.serve.broker_doors import BrokerDoors
-
-    return BrokerDoors(storage, settings, publish, addresses)
-
-
-def _traces(settings: Settings) -> AbstractContextManager[Traces | None]:
-    """OpenTelemetry is imported only by those who want traces: it is an extra, and takes its time."""
-    if settings.traces.endpoint is None:
-        return contextlib.nullcontext()
-    with needs(lambda hint: InvalidSettings(f"traces.endpoint: {hint}, or leave the endpoint out")):
-        from frazil.serve.traces import traces_open
-    return traces_open(settings, SystemClock())
-
-
-@contextlib.contextmanager
-def _listening(http: HttpSettings) -> Iterator[socket.socket]:
-    family = socket.AF_INET6 if ":" in http.host else socket.AF_INET
-    try:
-        door = socket.create_server((http.host, http.port), family=family)
-    except OSError as error:
-        raise ListenFailed(http.host, http.port, error.strerror or str(error)) from None
-    with door:
-        yield door
-
-
-def _address(door: socket.socket) -> str:
-    host, port = door.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    movers.child = moving = MoverProcess(command, SystemClock())
+    return moving
 
 
 def _announce(addresses: dict[str, str], settings: Settings, as_json: bool) -> None:
-    """One line on stdout, once requests are answered: scripts wait for it."""
+    """Print one line on stdout once requests are answered: scripts wait for it."""
     address = addresses["http"]
     if as_json:
-        told = {"address": address, **addresses, "data": str(settings.data)}
+        values = {"address": address, **addresses, "data": str(settings.data)}
         line = json.dumps(
-            {name: told[name] for name in ("address", "flight", "danube", "admin", "data") if name in told}
+            {name: values[name] for name in ("address", "flight", "danube", "admin", "data") if name in values}
         )
     else:
         line = f"frazil listens on {address}, data in {settings.data}"
     try:
         print(line, flush=True)  # noqa: T201
     except OSError as error:
-        _log.warning("nobody reads stdout: %s", error.strerror)  # no reason not to serve
+        _log.warning("stdout is closed: %s", error.strerror)  # no reason to stop serving
     doors = ", ".join(addresses[name] for name in ("http", "flight", "danube", "admin") if name in addresses)
     _log.info("listening on %s", doors, extra={**addresses, "data": str(settings.data)})
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, but a signal ends it as a success: by itself it raises the signal again when it has stopped."""
+    """uvicorn, but a signal ends it successfully: by default it raises the signal again after it has stopped."""
 
     def __init__(
         self,
         app: object,
+        doors: Doors,
         announce: Callable[[], None],
         before_the_end: Callable[[], None],
-        addresses: dict[str, str],
-        flight: FlightDoor,
-        broker: BrokerDoors | None,
+        tls: DoorTls | None = None,
     ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,  # type: ignore[arg-type]
                 http=BoundedHttp,
+                ws="none",  # its connections would be beyond all limits
+                proxy_headers=False,  # the audit log has the address that called, not one that a header names
                 log_config=None,
                 access_log=False,
                 server_header=False,
@@ -214,46 +155,48 @@ class _Server(uvicorn.Server):
                 lifespan="off",
             )
         )
+        self._doors = doors
         self._announce = announce
         self._before_the_end = before_the_end
-        self._addresses = addresses
-        self._flight = flight
-        self._broker = broker
+        self._tls = tls
+        self._secure: list[SecureListener] = []
         self.failed: FrazilError | None = None
-        if broker is not None:
-            broker.on_lost = self._end_with
 
     def _end_with(self, error: FrazilError) -> None:
         self.failed, self.should_exit = error, True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """The broker runs on the same loop: a hop between threads for each message would cost more than the rest."""
-        await super().startup(sockets)
+        """The broker runs on the same loop: a thread hop for each message would cost more than the rest."""
+        await super().startup(sockets if self._tls is None else [])
         if not self.started or self.should_exit:
             return
+        if self._tls is not None:
+            state = self.server_state
+            self._secure = [
+                SecureListener(one, self._tls, self._secure_http, state.connections) for one in sockets or ()
+            ]
         try:
-            if self._broker is not None:  # first: it has what the Flight door checks messages by
-                self._addresses |= await self._broker.open()
-            await self._flight.start()
-            self._addresses |= {"flight": self._flight.address, "advertised": self._flight.advertised}
+            await self._doors.start(self._end_with)
         except FrazilError as error:
             self._end_with(error)
-            if self._broker is not None:
-                await self._broker.close()
+            await self._doors.stop()
             return
         self._announce()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """The mover goes first: it still tells by the Flight door how far it has come."""
+        """Stop the mover first: it still reports its progress over Flight."""
         await asyncio.to_thread(self._before_the_end)
-        await self._flight.stop()
-        if self._broker is not None:
-            await self._broker.close()
+        await self._doors.stop()
+        for listener in self._secure:
+            await listener.close()
         await super().shutdown(sockets)
+
+    def _secure_http(self) -> SecureHttp:
+        return SecureHttp(self.config, self.server_state, self.lifespan.state)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handled by `stopped_by_signals`, which also covers the time before and after."""
+        """Leave signals alone: `stopped_by_signals` handles them, also before and after."""
         yield
 
     @contextlib.contextmanager

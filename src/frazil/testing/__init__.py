@@ -1,4 +1,4 @@
-"""Doubles for tests, shipped for yours too: a disk that forgets what was never synced, and a clock you set.
+"""Test doubles, for Frazil's tests and yours: a disk that loses unsynced data, and a clock that you set.
 
 from frazil.log.storage import open_storage
 from frazil.testing import FakeClock, FaultyDisk

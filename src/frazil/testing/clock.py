@@ -1,4 +1,4 @@
-"""A clock that moves only when it is told to."""
+"""A clock that moves only when a test advances it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _START_US = 1_700_000_000_000_000
 
 
 class FakeClock:
-    """Both times of a `Clock`, set by hand. The wall clock may be stepped back; the monotonic one may not."""
+    """Both times of a `Clock`, set manually. The wall clock may be stepped back; the monotonic one may not."""
 
     def __init__(self, now_us: int = _START_US, monotonic_us: int = 0) -> None:
         self._guard = threading.Lock()
@@ -24,7 +24,7 @@ class FakeClock:
             return self._monotonic_us
 
     def advance(self, duration_us: int) -> None:
-        """Let time pass on both clocks."""
+        """Advance both clocks."""
         if duration_us < 0:
             raise ValueError("time passes forwards; use step_wall for a wall clock that is set back")
         with self._guard:
@@ -32,6 +32,6 @@ class FakeClock:
             self._monotonic_us += duration_us
 
     def step_wall(self, duration_us: int) -> None:
-        """Set the wall clock forwards or back, as an administrator or NTP does; no time passes."""
+        """Step the wall clock forward or back, as an administrator or NTP does; the monotonic clock is unchanged."""
         with self._guard:
             self._now_us += duration_us

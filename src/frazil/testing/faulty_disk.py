@@ -1,13 +1,13 @@
-"""A disk in RAM that does to your data what a real one may do: lose it, tear it, refuse it.
+"""A disk in RAM that simulates the faults of a real one: lost, torn and refused writes.
 
-Writes go to a volatile cache. `File.sync` makes a file's bytes and size durable, `Disk.sync_folder` makes the
-names in a folder durable; a file that was synced under a name that was not may vanish. `crash` gives the disk
-as it may look after a power cut: every page written since the last sync is there or not, each on its own and
-torn at sectors, in any of the states it passed through; sizes and names likewise. A rename happens as a whole
-or not at all, as on a journalling file system, and is durable once either of its folders was synced.
+Writes go to a volatile cache. `File.sync` makes a file's bytes and size durable, `Disk.sync_folder` makes the names in
+a folder durable; a synced file may vanish if its name was not synced. `crash` returns the disk as it may look after a
+power cut: every page written since the last sync survives or not, independently, torn at sectors, in any of its
+intermediate states; sizes and names likewise. A rename is atomic, as on a journalling file system, and is durable once
+either of its folders was synced.
 
-A sync that fails leaves the pages looking clean, as Linux does: they read as written, a later sync succeeds
-without writing them, and after a power cut they are gone.
+A failed sync leaves the pages clean, as Linux does: they read as written, a later sync succeeds without writing them,
+and after a power cut they are lost.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Literal
 
 from typing_extensions import Buffer
 
-from frazil.core.disk import Entry, File, FolderLock
+from frazil.core.disk import File, FolderEntry, FolderLock
 from frazil.core.errors import FolderInUse
 from frazil.testing.power_cut import (
+    DiskState,
     FileNode,
     FolderNode,
     NameChange,
     Node,
-    State,
     Survivors,
     apply_names,
     page_of,
@@ -42,11 +42,11 @@ Operation = Literal[
     "create", "write", "allocate", "truncate", "sync", "rename", "remove", "make_folder", "remove_folder",
     "sync_folder", "open",
 ]  # fmt: skip
-"""What can be made to fail: all that changes the disk, which is also counted; and `open` of a file that is there."""
+"""Operations that can fail: all that change the disk, which are also counted; and `open` of an existing file."""
 
 
 class PowerCut(BaseException):
-    """The machine has no power: no code of the program runs on, so no `except Exception` may catch it."""
+    """The machine has lost power: no code of the program may continue, so `except Exception` must not catch it."""
 
 
 @dataclass
@@ -58,9 +58,9 @@ class _Failure:
 
 
 class FaultyDisk:
-    """A `frazil.core.disk.Disk`. One object stands for one process that uses the disk.
+    """A `frazil.core.disk.Disk`. One object represents one process that uses the disk.
 
-    `capacity_bytes` bounds the sum of all file sizes; past it writes are cut short and raise ENOSPC.
+    `capacity_bytes` limits the sum of all file sizes; beyond it, writes are cut short and raise ENOSPC.
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class FaultyDisk:
         page_bytes: int = 4096,
         sector_bytes: int = 512,
         rng: random.Random | None = None,
-        _state: State | None = None,
+        _state: DiskState | None = None,
     ) -> None:
         if page_bytes % sector_bytes:
             raise ValueError("a page is a whole number of sectors")
-        self._state = _state or State(FolderNode(), page_bytes, sector_bytes)
+        self._state = _state or DiskState(FolderNode(), page_bytes, sector_bytes)
         self._rng = rng or random.Random(0)  # noqa: S311 - for faults that can be repeated, not for secrets
         self._failures: list[_Failure] = []
         self._locked: set[Path] = set()
@@ -84,43 +84,43 @@ class FaultyDisk:
         self.capacity_bytes = capacity_bytes
         self.operations = 0
 
-    # --- taking over
+    # --- control
 
     def crash(self, rng: random.Random) -> FaultyDisk:
-        """The disk as it may be after a power cut now. This one stays as it is: crash it again, or go on."""
+        """Return the disk as it may be after a power cut now. This disk is unchanged: crash it again, or continue."""
         with self._state.guard:
             root = Survivors(self._state, rng).root()
-            state = State(root, self._state.page_bytes, self._state.sector_bytes)
+            state = DiskState(root, self._state.page_bytes, self._state.sector_bytes)
             return FaultyDisk(capacity_bytes=self.capacity_bytes, rng=rng, _state=state)
 
     def kill(self) -> FaultyDisk:
-        """The disk as the next process sees it after SIGKILL: nothing is lost, but nothing was synced either.
+        """Return the disk as the next process sees it after SIGKILL: nothing is lost, but nothing was synced either.
 
-        For the killed process, which is this object, every further call raises `PowerCut`.
+        Every further call of this object, which is the killed process, raises `PowerCut`.
         """
         with self._state.guard:
             self._dead = True
             return FaultyDisk(capacity_bytes=self.capacity_bytes, rng=self._rng, _state=self._state)
 
     def cut_power_after(self, operations: int | None) -> None:
-        """Raise `PowerCut` in the middle of the operation after so many more, and from then on; None calls it off."""
+        """Raise `PowerCut` in the middle of the operation after that many more, and from then on; None cancels it."""
         self._cut_at = None if operations is None else self.operations + operations
 
     def fail(self, operation: Operation, error: int, *, after: int = 0, times: int = 1) -> None:
-        """Let an operation fail with an errno, `times` times, once it went well `after` times."""
+        """Make an operation fail with an errno, `times` times, after it succeeded `after` times."""
         self._failures.append(_Failure(operation, error, after, times))
 
     @property
     def failures_left(self) -> int:
-        """How many of the failures asked for have not happened yet."""
+        """Return how many requested failures have not happened yet."""
         return sum(failure.times for failure in self._failures)
 
     def mend(self) -> None:
-        """No more failures from here on."""
+        """Stop all failures."""
         self._failures.clear()
 
     def watch(self, watcher: Callable[[Operation, Path], None] | None) -> None:
-        """Have this called before every operation: the place to `crash` at each moment of a scenario."""
+        """Call `watcher` before every operation, for example to `crash` at each point of a scenario."""
         self._watcher = watcher
 
     @property
@@ -144,11 +144,11 @@ class FaultyDisk:
             self._perform("create", path, lambda: self._change_names([(parent, path.name, node)]))
             return _FaultyFile(self, path, node)
 
-    def list(self, folder: Path) -> list[Entry]:
+    def list(self, folder: Path) -> list[FolderEntry]:
         with self._state.guard:
             self._check_power()
             return [
-                Entry(name, isinstance(node, FolderNode), len(node.cache) if isinstance(node, FileNode) else 0)
+                FolderEntry(name, isinstance(node, FolderNode), len(node.cache) if isinstance(node, FileNode) else 0)
                 for name, node in self._folder(folder).entries.items()
             ]
 
@@ -231,7 +231,7 @@ class FaultyDisk:
         self._state.pending.append(change)
 
     def _settle_names(self, folder: FolderNode) -> None:
-        """Make the names of a folder durable, and with them what has to come before."""
+        """Make the names of a folder durable, and whatever must become durable before them."""
         wanted = {id(folder)}
         kept: list[NameChange] = []
         settled: list[NameChange] = []
@@ -255,7 +255,7 @@ class FaultyDisk:
     def _perform(
         self, operation: Operation, path: Path, act: Callable[[], None], finish: Callable[[], None] | None = None
     ) -> None:
-        """Count, fail if asked to, and act. At a power cut what `act` does is begun; what `finish` promises is not."""
+        """Count, fail if requested, and act. At a power cut, `act` is begun but `finish` is not."""
         if self._watcher is not None:
             self._watcher(operation, path)
         cut = self._cut_at is not None and self.operations >= self._cut_at
@@ -281,7 +281,7 @@ class FaultyDisk:
         return None
 
     def _room(self, growth: int) -> int:
-        """How much of a growth there is room for."""
+        """Return how much of a growth fits."""
         if self.capacity_bytes is None:
             return growth
         return max(0, min(growth, self.capacity_bytes - size_of(self._state.root)))
@@ -360,7 +360,7 @@ class FaultyDisk:
         node.sizes.clear()
 
     def _forget_dirty(self, node: FileNode) -> None:
-        """A failed sync: some pages reached the device, and the rest will never be tried again."""
+        """After a failed sync, some pages are on the device, and the rest are never written."""
         page_bytes = self._state.page_bytes
         for page in node.dirty:
             if self._rng.random() < 0.5:

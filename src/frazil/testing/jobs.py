@@ -1,4 +1,4 @@
-"""The mover's tasks run in this process, one after another: no JVM, no other process, nothing at the same time."""
+"""A runner for the mover's tasks in this process, one after another, without a JVM."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import TypeVar
 import pyarrow as pa
 
 from frazil.core.errors import InvalidSettings
-from frazil.lake.files import TableFiles
-from frazil.pipeline.statement import Statement
-from frazil.pipeline.work import LogRange, RangeInput, RangeOutput, move_range
+from frazil.pipeline.move.outputs import Target
+from frazil.pipeline.move.tasks import LogRange, RangeInput, RangeOutput, move_range
+from frazil.pipeline.transform.statement import Statement
 
 
-class JobsHere:
-    """A `frazil.pipeline.jobs.JobRunner`. Inputs and outputs are pickled, as they are on their way to Spark.
+class InProcessJobs:
+    """A `frazil.pipeline.move.jobs.JobRunner`. Inputs and outputs are pickled, as for Spark.
 
-    `meanwhile` is called before the tasks of each job: what happens between the plan and the commit. Statements need
-    Spark and are refused.
+    `meanwhile` is called before the tasks of each job, to simulate events between the plan and the commit. Statements
+    need Spark and are refused.
     """
 
     def __init__(self, tasks: int = 2, meanwhile: Callable[[], None] = lambda: None) -> None:
@@ -46,7 +46,7 @@ class JobsHere:
         tasks: Sequence[Sequence[LogRange]],  # noqa: ARG002 - as the port has it
         stored: pa.Schema,  # noqa: ARG002
         columns: pa.Schema,  # noqa: ARG002
-        table: TableFiles,  # noqa: ARG002
+        target: Target,  # noqa: ARG002
         flush_bytes: int,  # noqa: ARG002
     ) -> RangeOutput:
         raise InvalidSettings(f"{statement.setting}: a statement needs Spark")

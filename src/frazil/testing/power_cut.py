@@ -1,4 +1,4 @@
-"""What a power cut may leave of a disk: the state of a `FaultyDisk`, and the one way out of many that is drawn."""
+"""The state of a `FaultyDisk`, and a randomly drawn outcome of a power cut."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 @dataclass(eq=False)
 class FileNode:
-    """A file whatever its name: what reads see, what is on the device, and how the two came apart."""
+    """A file, independent of its name: what reads see, what is on the device, and the differences."""
 
     cache: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
-    durable_size: int = 0  # the bytes may reach further: pages on the device behind a size that is not
-    dirty: dict[int, list[bytes]] = field(default_factory=dict)  # page number: what it held since the last sync
+    durable_size: int = 0  # the bytes may be longer: pages can reach the device before the size does
+    dirty: dict[int, list[bytes]] = field(default_factory=dict)  # page number: its contents since the last sync
     sizes: list[int] = field(default_factory=list)  # sizes since the last sync
 
 
@@ -29,8 +29,8 @@ Node = FileNode | FolderNode
 NameChange = list[tuple[FolderNode, str, Node | None]]
 
 
-class State:
-    """What outlives a process: the device and the cache of the system."""
+class DiskState:
+    """State that outlives a process: the device and the system's cache."""
 
     def __init__(self, root: FolderNode, page_bytes: int, sector_bytes: int) -> None:
         self.root = root
@@ -41,9 +41,11 @@ class State:
 
 
 class Survivors:
-    """One way a power cut can end: how likely things are to survive is itself drawn, so that all-or-nothing is too."""
+    """One outcome of a power cut. The survival probability is itself drawn, so that all-or-nothing
+    outcomes occur too.
+    """
 
-    def __init__(self, state: State, rng: random.Random) -> None:
+    def __init__(self, state: DiskState, rng: random.Random) -> None:
         self._state = state
         self._rng = rng
         self._kept = rng.choice([0.0, 0.1, 0.5, 0.5, 0.9, 1.0])
@@ -80,7 +82,7 @@ class Survivors:
         return FileNode(data, bytearray(data), size)
 
     def _surface(self, data: bytearray, page: int, versions: list[bytes]) -> None:
-        """A page that reached the device: whole and newest as a rule, else older, else torn between two states."""
+        """Return a page that reached the device: usually whole and newest, else older, else torn between two states."""
         page_bytes, sector_bytes = self._state.page_bytes, self._state.sector_bytes
         new = versions[-1] if self._rng.random() < 0.8 else self._rng.choice(versions)
         if self._rng.random() < 0.3:

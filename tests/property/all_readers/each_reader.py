@@ -20,15 +20,15 @@ from topic_history import CONFIG, TOPIC, History
 import frazil
 from frazil.core.coverage import without
 from frazil.core.offsets import OffsetRange
-from frazil.lake.history import TableHistories
-from frazil.lake.tables import table_of
-from frazil.lake.token import ends, gaps
-from frazil.pipeline.spark_options import parse_options
-from frazil.pipeline.spark_source import BatchSourceReader, FrazilSource, StreamSourceReader
-from frazil.topics.logs import FileView
-from frazil.topics.read_only import open_read_only
-from frazil.topics.sql import SqlSession
-from frazil.topics.sql_relation import file_pattern, shown_names, text
+from frazil.lake.read.history import TableHistories
+from frazil.lake.tables.schema import table_of
+from frazil.lake.tables.token import ends, gaps
+from frazil.node.query.relation import file_pattern, shown_names, text
+from frazil.node.query.session import SqlSession
+from frazil.node.read_only import open_read_only
+from frazil.node.tiers.logs import FileView
+from frazil.pipeline.source.options import parse_options
+from frazil.pipeline.source.source import BatchSourceReader, FrazilSource, StreamSourceReader
 
 Place = tuple[int, int]
 Rows = dict[Place, dict[str, Any]]

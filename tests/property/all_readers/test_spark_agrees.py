@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from random_columns import Table, tables
 from topic_history import LOG_STEPS, LOSING_STEPS, TABLE_STEPS, History, history_of
 
-from frazil.pipeline.spark_source import register
+from frazil.pipeline.source.source import register
 from parts.spark_iceberg import iceberg_options
 
 SPARK_STEPS = {

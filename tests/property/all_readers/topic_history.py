@@ -20,11 +20,11 @@ from random_columns import widened
 
 import frazil
 from frazil.core.settings import RetentionSettings, Settings, make_settings
-from frazil.lake.accept import accept
-from frazil.lake.tables import TableName, table_of
-from frazil.lake.token import ends
+from frazil.lake.tables.accept import accept
+from frazil.lake.tables.schema import TableName, table_of
+from frazil.lake.tables.token import ends
 from parts.in_process import MoverHere
-from parts.moving import Floor
+from parts.moving import Floor, open_guarded
 from parts.table_rewrites import expire, remove_unneeded_files, rewrite
 
 TOPIC = "/shop/orders"
@@ -41,9 +41,10 @@ LOSING_STEPS = ["delete", "roll back", "accept", "accept"]
 class History:
     """`do` takes a step by its name. Steps that make no sense at the moment do nothing."""
 
-    def __init__(self, settings: Settings, storage: frazil.Storage, kind: TableKind) -> None:
+    def __init__(self, settings: Settings, storage: frazil.Storage, floor: Floor, kind: TableKind) -> None:
         self.settings = settings
         self.storage = storage
+        self.floor = floor
         self.schema = kind.schema
         self._columns = kind.columns
         self.names = [TOPIC] if kind.partitions == 1 else [f"{TOPIC}-part-{at}" for at in range(kind.partitions)]
@@ -125,8 +126,7 @@ class History:
 
     def _empty_logs(self) -> None:
         """Retention takes what the table has."""
-        (floor,) = self.storage.guards
-        assert isinstance(floor, Floor)
+        floor = self.floor
         table = self.table()
         floor.ends = {} if table is None else dict(ends(table))
         for name in self.names:
@@ -138,7 +138,7 @@ class History:
     # --- the table, as another engine or a person changes it
 
     def _change_table(self, step: str, table: Table, data: st.DataObject) -> None:
-        offset = self.column(table, "_offset")
+        offset = _offset_column(table)
         match step:
             case "delete":
                 self._empty_logs()
@@ -203,10 +203,15 @@ class History:
                 update.remove_field(added[0])
             else:
                 how = BucketTransform(3) if self._changes % 2 else TruncateTransform(2)
-                update.add_field(self.column(table, "_offset"), how, f"by {self._changes}")
+                update.add_field(_offset_column(table), how, f"by {self._changes}")
 
     def _commit(self, table: Table, update: Any) -> None:
         self._here.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
+
+
+def _offset_column(table: Table) -> str:
+    """What the table calls `_offset`, whichever topic's table it is: the mover makes it the first field."""
+    return table.schema().find_field(1).name
 
 
 def _paths(kind: IcebergType, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -228,6 +233,6 @@ def history_of(kind: TableKind, data: str = "da[t]a", catalog: str = "frazil") -
         wal = {"max_file_size": 64 * 1024, "cache_capacity": 0}
         (Path(folder) / CONFIG).write_text(f"catalog:\n  name: {catalog}\n", encoding="utf-8")
         ours = make_settings({"data": Path(folder) / data, "wal": wal, "topics": own, "catalog": {"name": catalog}})
-        with frazil.open(ours) as storage:
-            storage.guards = [Floor()]
-            yield History(ours, storage, kind)
+        floor = Floor()
+        with open_guarded(ours, floor) as storage:
+            yield History(ours, storage, floor, kind)

@@ -11,15 +11,15 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from frazil import FrazilError, Settings, Storage
 from frazil.core.names import TopicName
 from frazil.core.offsets import OffsetRange
-from frazil.lake.tables import table_of
+from frazil.lake.tables.schema import table_of
 from frazil.log.info import log_info
-from frazil.pipeline.spark_options import parse_options
-from frazil.pipeline.spark_source import BatchSourceReader
-from frazil.topics.logs import FileView
-from frazil.topics.proofs import prove
-from frazil.topics.read_only import open_read_only
-from frazil.topics.sql import SqlSession
-from frazil.topics.verify import Proof
+from frazil.node.query.session import SqlSession
+from frazil.node.read_only import open_read_only
+from frazil.node.tiers.logs import FileView
+from frazil.node.verify.proofs import prove
+from frazil.node.verify.verify import TopicProof
+from frazil.pipeline.source.options import parse_options
+from frazil.pipeline.source.source import BatchSourceReader
 
 SPARK_COLUMNS = StructType([StructField("offset", LongType()), StructField("value", BinaryType())])
 
@@ -68,7 +68,7 @@ def spark_source(settings: Settings, name: str) -> Rows:
     return found
 
 
-def proof(settings: Settings, name: str) -> Proof:
+def proof(settings: Settings, name: str) -> TopicProof:
     (found,) = prove(settings, name, lambda _: lambda _: None)
     return found
 

@@ -15,8 +15,8 @@ from pyiceberg.table.update import AssertTableUUID, SetSnapshotRefUpdate
 
 from frazil import Settings
 from frazil.core.names import TopicName
-from frazil.lake.catalog import open_catalog
-from frazil.lake.tables import table_of
+from frazil.lake.catalogs.opening import open_catalog
+from frazil.lake.tables.schema import table_of
 from parts.table_rewrites import expire, remove_unneeded_files, rewrite
 
 

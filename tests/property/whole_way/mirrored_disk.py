@@ -16,7 +16,7 @@ from typing import Literal
 
 from typing_extensions import Buffer
 
-from frazil.core.disk import Entry, File, FolderLock
+from frazil.core.disk import File, FolderEntry, FolderLock
 from frazil.testing import FaultyDisk
 
 
@@ -55,7 +55,7 @@ class MirroredDisk:
         flags = os.O_RDWR | (os.O_CREAT if mode == "create" else 0)
         return _MirroredFile(file, os.open(path, flags))
 
-    def list(self, folder: Path) -> list[Entry]:
+    def list(self, folder: Path) -> list[FolderEntry]:
         return self.faults.list(folder)
 
     def make_folder(self, folder: Path) -> None:

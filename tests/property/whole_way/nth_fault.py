@@ -19,7 +19,7 @@ from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from typing_extensions import Buffer
 
 from frazil import MetadataUnavailable
-from frazil.core.disk import Disk, Entry, File, FolderLock
+from frazil.core.disk import Disk, File, FolderEntry, FolderLock
 from frazil.meta.sqlite import SqliteStore
 
 Part = Literal["disk", "catalog", "files", "metadata"]
@@ -90,7 +90,7 @@ class CountedDisk:
     def open(self, path: Path, mode: Literal["read", "write", "create"]) -> File:
         return _CountedFile(self._call(f"open to {mode}", path, lambda: self.inner.open(path, mode)), path, self._call)
 
-    def list(self, folder: Path) -> list[Entry]:
+    def list(self, folder: Path) -> list[FolderEntry]:
         return self._call("list", folder, lambda: self.inner.list(folder))
 
     def make_folder(self, folder: Path) -> None:

@@ -18,10 +18,10 @@ from world import World
 from frazil import InvalidInput
 from frazil.broker.broker import Broker
 from frazil.broker.delivery.assignment import Kind
-from frazil.broker.floor import AckGuard
-from frazil.core.broker_settings import BrokerSettings
+from frazil.broker.subscriptions.ack_guard import AckGuard
 from frazil.core.clock import SystemClock
 from frazil.core.names import TopicName
+from frazil.core.settings.broker import BrokerSettings
 from frazil.meta.opening import open_meta
 
 NAME = "s"
@@ -141,13 +141,13 @@ class Subscribers:
     async def _with_broker(self, act: Callable[[Broker], Awaitable[None]]) -> None:
         storage = self._world.storage
         assert storage is not None
-        guards = storage.guards
         with contextlib.closing(open_meta(self._world.settings)) as meta:
             broker = Broker(storage, meta, SETTINGS, SystemClock())
+            guard = AckGuard(broker)
             try:
                 await broker.start()
-                storage.guards = [*guards, AckGuard(broker)]
+                storage.add_guard(guard)
                 await act(broker)
             finally:
-                storage.guards = guards
+                storage.remove_guard(guard)
                 await broker.close()

@@ -15,7 +15,7 @@ from lake_hands import LakeHands
 from mirrored_disk import MirroredDisk
 from promises import LogPromises, Rows, owner_of
 
-import frazil.pipeline.accepting
+import frazil.node.movers.accepting
 from frazil import (
     CorruptLog,
     FrazilError,
@@ -27,19 +27,19 @@ from frazil import (
     TableRefused,
     TryLater,
 )
-from frazil.broker.deleting import delete_with_records
-from frazil.core.sequences import Opening, new_client_id
+from frazil.broker.topics.deleting import delete_with_records
+from frazil.core.sequences import ProducerOpening, new_client_id
 from frazil.core.settings import make_settings
-from frazil.lake.catalog import catalog_properties, open_catalog
-from frazil.lake.store import TableStore
-from frazil.log.repair import repair
-from frazil.pipeline.mover import Mover
-from frazil.pipeline.source import OwnLogs
-from frazil.pipeline.status_file import StatusFile, write_status
+from frazil.lake.catalogs.opening import catalog_properties, open_catalog
+from frazil.lake.tables.store import TableStore
+from frazil.log.repair.repair import repair
+from frazil.node.movers.log_source import OwnLogs
+from frazil.node.movers.status_file import StatusFile, write_status
+from frazil.node.opening import open_to_move
+from frazil.node.renumber.renumber import renumber
+from frazil.pipeline.move.mover import Mover
 from frazil.testing import FakeClock, FaultyDisk, PowerCut
-from frazil.testing.jobs import JobsHere
-from frazil.topics.opening import open_to_move
-from frazil.topics.renumber import renumber
+from frazil.testing.jobs import InProcessJobs
 
 KIB = 1024
 SEGMENT_BYTES = 64 * KIB
@@ -55,7 +55,7 @@ class MoverProcess:
     """One mover with a catalog of its own, as another process would have; `fault` is called around each commit."""
 
     mover: Mover
-    jobs: JobsHere
+    jobs: InProcessJobs
     status: StatusFile
     catalog: Any
     commit: Callable[..., Any]
@@ -211,7 +211,7 @@ class World:
             return
         topic = self.topic(client.topic)
         try:
-            opened = topic.log.open_producer(client.producer, Opening(client.id, held=client.epoch))
+            opened = topic.log.open_producer(client.producer, ProducerOpening(client.id, held=client.epoch))
         except frazil.ProducerFenced:
             return
         assert opened.resumed, "a client got a new epoch that its user did not ask for"
@@ -287,7 +287,7 @@ class World:
     def _new_mover(self) -> MoverProcess:
         assert self.storage is not None
         properties, catalog = catalog_properties(self.settings), open_catalog(self.settings)
-        tables, jobs = TableStore(catalog, properties.get("warehouse"), properties), JobsHere()
+        tables, jobs = TableStore(catalog, properties.get("warehouse"), properties), InProcessJobs()
         source = OwnLogs(self.storage)
         mover = Mover(self.settings, source, tables, jobs, self.clock, lambda _: None)
         status = StatusFile(lambda told: write_status(self.settings, self.clock, "here", 1, told), self.clock)
@@ -335,13 +335,13 @@ class World:
         def own(*_: object, **__: object) -> Iterator[OwnLogs]:
             yield OwnLogs(storage)
 
-        real = frazil.pipeline.accepting.open_source
-        frazil.pipeline.accepting.open_source = own  # type: ignore[assignment]
+        real = frazil.node.movers.accepting.open_source
+        frazil.node.movers.accepting.open_source = own  # type: ignore[assignment]
         try:
             with contextlib.suppress(FrazilError):
-                frazil.pipeline.accepting.accept_topic(self.settings, name)
+                frazil.node.movers.accepting.accept_topic(self.settings, name)
         finally:
-            frazil.pipeline.accepting.open_source = real
+            frazil.node.movers.accepting.open_source = real
 
     # --- what takes rows away
 

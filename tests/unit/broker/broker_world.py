@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import frazil
 from frazil.broker.admin import BrokerAdmin
 from frazil.broker.broker import Broker
-from frazil.broker.consumer import Stream
 from frazil.broker.delivery.assignment import Kind
-from frazil.broker.subscription import Subscription
-from frazil.broker.topic import Outgoing
-from frazil.core.broker_settings import BrokerSettings
+from frazil.broker.subscriptions.consumer import Stream
+from frazil.broker.subscriptions.subscription import Subscription
+from frazil.broker.topics.topic import OutgoingMessage
 from frazil.core.clock import SystemClock
 from frazil.core.rows import Origin
 from frazil.core.settings import Settings
+from frazil.core.settings.broker import BrokerSettings
+from frazil.log.retention.guards import Guard
 from frazil.meta.sqlite import SqliteStore
+from parts.moving import open_guarded
 
 TOPIC = "/default/orders"
 QUICK = BrokerSettings(redelivery_delay_ms=20, redelivery_delay_ms_max=100, ack_timeout_ms=30_000, progress_flush_ms=10)
@@ -34,7 +36,7 @@ class World:
     async def send(self, *payloads: str, key: str | None = None, topic: str = TOPIC) -> None:
         producer = await self.broker.create_producer(topic, "p", reliable=True)
         for payload in payloads:
-            await producer.topic.publish(Outgoing(payload.encode(), key, {}, Origin("p", 1)))
+            await producer.topic.publish(OutgoingMessage(payload.encode(), key, {}, Origin("p", 1)))
 
     async def consumer(self, name: str, kind: Kind = Kind.EXCLUSIVE, filters: tuple[str, ...] = ()) -> Client:
         if TOPIC not in map(str, self.broker.topics):
@@ -85,8 +87,12 @@ class Client:
 
 
 @asynccontextmanager
-async def world(folder: Path, settings: BrokerSettings = QUICK, where: Settings | None = None) -> AsyncIterator[World]:
-    with frazil.open(where or folder / "data") as storage:
+async def world(
+    folder: Path, settings: BrokerSettings = QUICK, where: Settings | None = None, guards: Sequence[Guard] | None = None
+) -> AsyncIterator[World]:
+    """With `guards`, retention asks these alone."""
+    ours = where or Settings.of_folder(folder / "data")
+    with frazil.open(ours) if guards is None else open_guarded(ours, *guards) as storage:
         made = World(storage, folder, settings)
         await made.broker.start()
         try:

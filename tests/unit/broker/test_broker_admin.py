@@ -11,13 +11,12 @@ import pytest
 from broker_world import QUICK, TOPIC, Client, World, run, until, world
 
 import frazil
-from frazil.broker.dead_letters import dead_letter_topic
 from frazil.broker.delivery.assignment import Kind
 from frazil.broker.delivery.progress import Progress
-from frazil.broker.records import PROGRESS, SUBSCRIPTIONS
-from frazil.broker.replay import read_dead_letters, replay_all, replay_one
-from frazil.broker.topic import Outgoing
-from frazil.core.broker_settings import Poison
+from frazil.broker.store.records import PROGRESS, SUBSCRIPTIONS
+from frazil.broker.topics.dead_letters import dead_letter_topic
+from frazil.broker.topics.replay import read_dead_letters, replay_all, replay_one
+from frazil.broker.topics.topic import BrokerTopic, OutgoingMessage
 from frazil.core.clock import SystemClock
 from frazil.core.errors import (
     Closed,
@@ -34,6 +33,7 @@ from frazil.core.errors import (
 from frazil.core.names import TopicName
 from frazil.core.rows import Origin
 from frazil.core.settings import RetentionSettings, make_settings
+from frazil.core.settings.broker import Poison
 from parts.moving import Floor, HandMover
 
 NAME = TopicName.parse(TOPIC)
@@ -143,9 +143,11 @@ async def test_messages_that_are_taken_together_are_of_the_incarnation_they_were
     async with world(tmp_path) as here:
         client = await here.consumer("c")
         await here.send("a", "b")
-        assert client.stream is not None
-        before = client.stream.incarnation
-        taking = asyncio.ensure_future(client.stream.take_some(10))
+        stream = client.stream
+        assert stream is not None
+        await until(lambda: len(stream) == 2)
+        before = stream.incarnation
+        taking = asyncio.ensure_future(stream.take_some(10))
         await until(taking.done)
         await here.admin.reset(NAME, "s", 1)
         incarnation, entries = await taking
@@ -180,9 +182,8 @@ async def test_a_blocked_subscription_goes_on_beyond_its_poison_message(tmp_path
 @run
 async def test_what_only_the_table_has_can_be_gone_back_to(tmp_path: Path) -> None:
     where = make_settings({"data": tmp_path / "data", "wal": {"max_file_size": 64 * 1024, "cache_capacity": 0}})
-    async with world(tmp_path, where=where) as here:
-        floor = Floor()
-        here.storage.guards = [floor]
+    floor = Floor()
+    async with world(tmp_path, where=where, guards=[floor]) as here:
         client = await here.consumer("c")
         topic = here.storage.topic(TOPIC)
         for start in range(0, 3_000, 100):
@@ -404,7 +405,7 @@ async def letters(here: World, *payloads: str) -> Client:
     client = await here.consumer("c")
     producer = await here.broker.create_producer(TOPIC, "p", reliable=True)
     for payload in payloads:
-        await producer.topic.publish(Outgoing(payload.encode(), "k", {"own": "1"}, Origin("p", 1_000_000, 3, 4)))
+        await producer.topic.publish(OutgoingMessage(payload.encode(), "k", {"own": "1"}, Origin("p", 1_000_000, 3, 4)))
     for offset, _ in await client.take(len(payloads)):
         here.subscription.nack(offset, 0, "no good")
     await until(lambda: not here.subscription.lag)
@@ -420,11 +421,11 @@ async def test_dead_letters_are_read_in_pages_and_replayed_as_they_were(tmp_path
         rest = read_dead_letters(here.storage, NAME, 1, 10)
         assert ([letter.payload for letter in rest.letters], rest.next) == ([b"c", b"d", b"e"], None)
         assert read_dead_letters(here.storage, NAME, 4, 10).letters == []
-        await replay_one(here.broker, here.storage, NAME, 3)
+        await replay_one(here.broker, BrokerTopic.publish, here.storage, NAME, 3)
         assert await client.take() == [(5, "d")]
-        done = await replay_all(here.broker, here.storage, NAME, None, 2)
+        done = await replay_all(here.broker, BrokerTopic.publish, here.storage, NAME, None, 2)
         assert (done.count, done.next) == (2, 1)
-        done = await replay_all(here.broker, here.storage, NAME, done.next, 100)
+        done = await replay_all(here.broker, BrokerTopic.publish, here.storage, NAME, done.next, 100)
         assert (done.count, done.next, done.error) == (3, None, None)
         assert [text for _, text in await client.take(5)] == list("abcde")
         (message,) = here.storage.topic(TOPIC).read(5, end=6)
@@ -438,17 +439,17 @@ async def test_a_replay_never_makes_a_topic_and_says_where_it_stopped(tmp_path: 
     async with world(tmp_path, DEADLY) as here:
         await letters(here, "a")
         dead = await here.broker.create_producer(str(dead_letter_topic(NAME)), "stranger", reliable=True)
-        await dead.topic.publish(Outgoing(b"x", None, {}, Origin("stranger", 1)))
+        await dead.topic.publish(OutgoingMessage(b"x", None, {}, Origin("stranger", 1)))
         with pytest.raises(InvalidInput, match="no dead letter"):
-            await replay_one(here.broker, here.storage, NAME, 1)
-        done = await replay_all(here.broker, here.storage, NAME, None, 100)
+            await replay_one(here.broker, BrokerTopic.publish, here.storage, NAME, 1)
+        done = await replay_all(here.broker, BrokerTopic.publish, here.storage, NAME, None, 100)
         assert (done.count, done.next) == (1, 0)
         assert isinstance(done.error, InvalidInput)
         with pytest.raises(OffsetOutOfRange):
-            await replay_one(here.broker, here.storage, NAME, 2)
+            await replay_one(here.broker, BrokerTopic.publish, here.storage, NAME, 2)
         await here.broker.delete_topic(NAME, force=True)
         with pytest.raises(TopicNotFound, match="create it first"):
-            await replay_one(here.broker, here.storage, NAME, 0)
+            await replay_one(here.broker, BrokerTopic.publish, here.storage, NAME, 0)
         assert TOPIC not in here.storage.topics()
         with pytest.raises(TopicNotFound):
             read_dead_letters(here.storage, TopicName.parse("/default/never"), None, 1)
@@ -469,6 +470,6 @@ async def test_partitions_share_their_dead_letters_and_each_sees_its_own(tmp_pat
         await until(lambda: here.broker.knows(dead) and here.storage.topic(str(dead)).stats().end == 2)
         (mine,) = read_dead_letters(here.storage, parts[1], None, 9).letters
         assert mine.payload == f"of {parts[1]}".encode()
-        assert (await replay_all(here.broker, here.storage, parts[1], None, 9)).count == 1
+        assert (await replay_all(here.broker, BrokerTopic.publish, here.storage, parts[1], None, 9)).count == 1
         assert here.storage.topic(str(parts[0])).stats().end == 1
         assert here.storage.topic(str(parts[1])).stats().end == 2

@@ -14,10 +14,10 @@ from broker_world import TOPIC, Client, World, run, until
 from frazil.broker.admin import BrokerAdmin
 from frazil.broker.broker import Broker
 from frazil.broker.delivery.own_policy import OwnPolicy
-from frazil.broker.floor import AckGuard
-from frazil.core.broker_settings import BrokerSettings, Poison
+from frazil.broker.subscriptions.ack_guard import AckGuard
 from frazil.core.names import TopicName
 from frazil.core.settings import RetentionSettings, Settings, WalSettings
+from frazil.core.settings.broker import BrokerSettings, Poison
 from frazil.log.storage import open_storage
 from frazil.meta.sqlite import SqliteStore
 from frazil.testing import FakeClock
@@ -144,7 +144,7 @@ async def test_append_times_never_step_back_and_a_time_names_one_offset(tmp_path
 async def test_retention_by_age_removes_nothing_that_a_jump_makes_old_if_it_is_not_acknowledged(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         client = await delivered(here, "a", "b")
-        here.storage.guards = [AckGuard(here.broker)]
+        here.storage.add_guard(AckGuard(here.broker))
         here.storage.set_retention(TOPIC, RetentionSettings(age_ms=60_000, until_acked=True))
         for hours in (-5, 10):
             here.clock.step_wall(hours * HOUR_US)

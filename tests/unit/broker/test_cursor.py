@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frazil.broker.cursor import Cursor
 from frazil.broker.delivery.progress import Progress
-from frazil.broker.progress import restored, stored_form
+from frazil.broker.store.progress import restored, stored_form
+from frazil.broker.subscriptions.cursor import Cursor
 
 
 @given(st.lists(st.integers(0, 40), max_size=60), st.integers(0, 60))

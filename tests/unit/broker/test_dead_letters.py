@@ -7,11 +7,11 @@ from pathlib import Path
 from broker_world import QUICK, TOPIC, Client, run, until, world
 
 import frazil
-from frazil.broker.dead_letters import dead_letter_topic
 from frazil.broker.delivery.assignment import Kind
-from frazil.core.broker_settings import Poison
+from frazil.broker.topics.dead_letters import dead_letter_topic
 from frazil.core.names import PART_LENGTH_MAX, TopicName
 from frazil.core.settings import make_settings
+from frazil.core.settings.broker import Poison
 
 LETTERS = QUICK.model_copy(update={"redeliveries_max": 0, "poison": Poison.DEAD_LETTER})
 

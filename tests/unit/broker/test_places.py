@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 from broker_world import TOPIC as ORDERS
 from broker_world import run, world
@@ -13,16 +12,17 @@ from broker_world import run, world
 import frazil
 from frazil.broker.broker import Broker
 from frazil.broker.delivery.assignment import Kind
-from frazil.broker.places import PlaceKeeper
-from frazil.broker.records import progress_key
-from frazil.broker.subscription import Subscription
-from frazil.broker.topic import Outgoing
-from frazil.core.broker_settings import BrokerSettings
+from frazil.broker.store.places import PlaceKeeper
+from frazil.broker.store.records import progress_key
+from frazil.broker.subscriptions.subscription import Subscription
+from frazil.broker.topics.topic import OutgoingMessage
 from frazil.core.clock import SystemClock
 from frazil.core.names import TopicName
 from frazil.core.offsets import Place
 from frazil.core.rows import Origin
 from frazil.core.settings import RetentionSettings, make_settings
+from frazil.core.settings.broker import BrokerSettings
+from frazil.core.tiers import Tier
 from frazil.iceberg import SubscriptionProgress, _progress
 from frazil.meta.sqlite import SqliteStore
 from parts.moving import Floor, HandMover
@@ -52,7 +52,7 @@ def test_progress_names_snapshot_and_file(tmp_path: Path) -> None:
             keeper = broker._places
             assert isinstance(keeper, PlaceKeeper)
             for number in range(4):
-                await producer.topic.publish(Outgoing(b"%d" % number, None, {}, Origin("p", 1)))
+                await producer.topic.publish(OutgoingMessage(b"%d" % number, None, {}, Origin("p", 1)))
             subscription = broker.subscription(TOPIC, "s")
             assert isinstance(subscription, Subscription)
             subscription.ack(0, subscription.incarnation)
@@ -88,7 +88,8 @@ def test_progress_names_snapshot_and_file(tmp_path: Path) -> None:
 @run
 async def test_a_subscription_resumes_from_the_file_of_its_record(tmp_path: Path) -> None:
     where = make_settings({"data": tmp_path / "data", "wal": {"max_file_size": 64 * 1024, "cache_capacity": 0}})
-    async with world(tmp_path, where=where) as here:
+    floor = Floor()
+    async with world(tmp_path, where=where, guards=[floor]) as here:
         client = await here.consumer("c")
         topic, mover = here.storage.topic(ORDERS), HandMover(where)
         for start in range(0, 2_000, 500):
@@ -105,9 +106,7 @@ async def test_a_subscription_resumes_from_the_file_of_its_record(tmp_path: Path
         status = here.admin.subscription(TopicName.parse(ORDERS), "s")
         assert status.snapshot_id == third.snapshot_id
         assert status.file is not None
-        floor = Floor()
         floor.ends[topic.log.log_id] = 2_000
-        here.storage.guards = [floor]
         here.storage.set_retention(ORDERS, RetentionSettings(bytes=1))
         await asyncio.to_thread(here.storage.maintain)
         assert topic.log.first_offset > 1_210
@@ -115,13 +114,13 @@ async def test_a_subscription_resumes_from_the_file_of_its_record(tmp_path: Path
         asked = []
         history = here.storage.topic(ORDERS).log.history
         assert history is not None
-        read = history.read
+        from_place = history.from_place
 
-        def noted(*args: Any, after: Place | None = None) -> Any:
+        def noted(after: Place) -> Tier:
             asked.append(after)
-            return read(*args, after=after)
+            return from_place(after)
 
-        history.read = noted  # type: ignore[method-assign]
+        history.from_place = noted  # type: ignore[method-assign]
         client = await here.consumer("c")
         assert await client.take() == [(1_200, "1200" * 20)]
         assert asked == [Place(third.snapshot_id, status.file, third.sequence_number or 0)]

@@ -14,11 +14,12 @@ from broker_world import QUICK, TOPIC, Client, World, run, until, world
 from frazil.broker.delivery.assignment import Kind
 from frazil.broker.delivery.own_policy import BOUNDS, OwnPolicy
 from frazil.broker.delivery.policy import DeliveryPolicy
-from frazil.broker.records import SUBSCRIPTIONS
-from frazil.broker.replay import read_dead_letters, replay_all, replay_one
-from frazil.core.broker_settings import Backoff, Poison
+from frazil.broker.store.records import SUBSCRIPTIONS
+from frazil.broker.topics.replay import read_dead_letters, replay_all, replay_one
+from frazil.broker.topics.topic import BrokerTopic
 from frazil.core.errors import Closed, FrazilError, InvalidInput, SubscriptionNotFound, TopicDiffers, TopicExists
 from frazil.core.names import TopicName
+from frazil.core.settings.broker import Backoff, Poison
 
 NAME = TopicName.parse(TOPIC)
 KEY = f"{SUBSCRIPTIONS}default/orders/s"
@@ -196,6 +197,6 @@ async def test_dead_letters_go_to_the_topic_of_the_policy(tmp_path: Path) -> Non
         other = TopicName.parse("/default/other")
         assert read_dead_letters(here.storage, other, None, 9, source).letters == []
         with pytest.raises(InvalidInput, match="no dead letter of /default/other"):
-            await replay_one(here.broker, here.storage, other, 0, source)
-        assert (await replay_all(here.broker, here.storage, NAME, None, 9, source)).count == 1
+            await replay_one(here.broker, BrokerTopic.publish, here.storage, other, 0, source)
+        assert (await replay_all(here.broker, BrokerTopic.publish, here.storage, NAME, None, 9, source)).count == 1
         assert await client.take() == [(1, "bad")]

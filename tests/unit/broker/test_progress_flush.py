@@ -11,9 +11,9 @@ from broker_world import TOPIC, run, until, world
 
 import frazil
 from frazil.broker.delivery.assignment import Kind
-from frazil.broker.records import PROGRESS
-from frazil.core.broker_settings import BrokerSettings
+from frazil.broker.store.records import PROGRESS
 from frazil.core.names import TopicName
+from frazil.core.settings.broker import BrokerSettings
 
 SUBSCRIPTIONS = 50
 

@@ -14,7 +14,7 @@ from broker_world import QUICK, TOPIC, Client, World, run
 import frazil
 from frazil.broker.broker import Broker
 from frazil.broker.delivery.assignment import Kind
-from frazil.broker.records import forget_topic
+from frazil.broker.store.records import forget_topic
 from frazil.core.clock import SystemClock
 from frazil.core.names import TopicName
 from frazil.meta.broker_keys import SUBSCRIPTIONS

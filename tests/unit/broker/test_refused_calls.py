@@ -19,12 +19,12 @@ from broker_world import QUICK, TOPIC, World, run
 import frazil
 from frazil.broker.delivery.assignment import Kind
 from frazil.broker.delivery.own_policy import OwnPolicy
-from frazil.broker.subscription import Subscription
-from frazil.core.broker_settings import Poison
+from frazil.broker.subscriptions.subscription import Subscription
 from frazil.core.errors import DiskFull, FrazilError, MetadataUnavailable
 from frazil.core.names import TopicName
+from frazil.core.settings.broker import Poison
+from frazil.doors.danube_admin import danube_admin_pb2 as pb
 from frazil.meta.sqlite import SqliteStore
-from frazil.serve import danube_admin_pb2 as pb
 
 NAME = TopicName.parse(TOPIC)
 NEW = "/default/new"
@@ -169,23 +169,26 @@ def test_a_refused_call_has_no_effect(tmp_path: Path, what: str, error: FrazilEr
 @run
 async def test_a_topic_is_made_with_its_subject_or_not_at_all(tmp_path: Path) -> None:
     from frazil.core.clock import SystemClock
+    from frazil.doors.danube_admin.topics import TopicCalls
+    from frazil.node.broker_parts import BrokerParts
+    from frazil.node.node import Node
     from frazil.registry.registry import SchemaRegistry
     from frazil.registry.topics import TopicSchemas
-    from frazil.serve.admin.parts import BrokerParts
-    from frazil.serve.grpc_admin.topics import TopicCalls
 
     async with opened(tmp_path) as here:
         registry = SchemaRegistry(here.meta, SystemClock())
         registry.register("tea", "string", b"string")
         schemas = TopicSchemas(here.meta, registry, SystemClock())
-        calls = TopicCalls(here.storage, BrokerParts(here.broker, registry, schemas, mock.Mock())).calls()
+        node = Node(here.storage, has_broker=True)
+        node.use(BrokerParts(here.broker, registry, schemas, mock.Mock(), mock.Mock(), mock.Mock()))
+        calls = TopicCalls(node).calls()
         request = pb.PartitionedTopicRequest(base_name=NEW, partitions=3, schema_subject="tea", dispatch_strategy=1)
         before = stored(here)
         refusals = Refusals(here.meta, DiskFull("meta.db", "no room"))
         for writes in range(TRIES_MAX):
             with refusals.after(writes):
                 try:
-                    await calls["CreatePartitionedTopic"](request)
+                    await calls["CreatePartitionedTopic"].answer(request)
                 except DiskFull:
                     assert stored(here) == before
                     assert here.storage.topics() == []
@@ -224,7 +227,7 @@ async def test_records_of_a_topic_that_was_never_made_go_at_the_next_start(tmp_p
             pytest.raises(DiskFull, match="segment"),
         ):
             await here.broker.create_topics(TopicName.parse(NEW), 2, reliable=True, retention=None)
-        assert len(stored(here)) == 2
+        assert len(stored(here)) == 3
     async with opened(tmp_path) as here:
         assert not stored(here)
         assert not here.broker.topics

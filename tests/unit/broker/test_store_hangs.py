@@ -14,9 +14,9 @@ from broker_world import TOPIC, World, run, until, world
 import frazil
 from frazil.broker.broker import Broker
 from frazil.broker.delivery.assignment import Kind
-from frazil.broker.one_by_one import OneByOne
-from frazil.core.broker_settings import BrokerSettings
+from frazil.broker.serial import SerialLock
 from frazil.core.clock import SystemClock
+from frazil.core.settings.broker import BrokerSettings
 from frazil.meta.sqlite import SqliteStore
 
 CALL_S = 0.3
@@ -40,7 +40,7 @@ def let_it_hang(made: World) -> Hanging:
     store = Hanging(Path(made.meta._path))
     settings = BrokerSettings(progress_flush_ms=10, redelivery_delay_ms=10, redelivery_delay_ms_max=10)
     made.broker = Broker(made.storage, store, settings, SystemClock())
-    made.broker._making = OneByOne(TURN_S)
+    made.broker._making = SerialLock(TURN_S)
     return store
 
 
@@ -72,7 +72,7 @@ async def test_who_is_known_is_answered_while_others_wait(folder: Path) -> None:
     async with world(folder) as made:
         client = await made.consumer("known")
         producer = await made.broker.create_producer(TOPIC, "p", reliable=True)
-        made.broker._making = OneByOne(TURN_S)
+        made.broker._making = made.broker._producers._making = SerialLock(TURN_S)
         async with made.broker._making:
             assert await made.broker.subscribe(TOPIC, "s", Kind.EXCLUSIVE, "known") == client.id
             assert (await made.broker.create_producer(TOPIC, "p", reliable=True)).id == producer.id

@@ -10,9 +10,8 @@ from broker_world import QUICK, TOPIC, Client, World, run, world
 
 import frazil
 from frazil.broker.delivery.assignment import Kind
-from frazil.broker.floor import AckGuard
-from frazil.broker.topic import Outgoing
-from frazil.core.broker_settings import Poison
+from frazil.broker.subscriptions.ack_guard import AckGuard
+from frazil.broker.topics.topic import OutgoingMessage
 from frazil.core.errors import (
     InvalidInput,
     PartitioningDiffers,
@@ -23,6 +22,8 @@ from frazil.core.errors import (
 )
 from frazil.core.rows import Origin
 from frazil.core.settings import make_settings
+from frazil.core.settings.broker import Poison
+from parts.moving import open_guarded
 
 
 @run
@@ -233,7 +234,7 @@ async def test_a_topic_without_a_log_reaches_those_who_listen(tmp_path: Path) ->
         number = await here.broker.subscribe("/default/live", "s", Kind.SHARED, "c")
         client = Client(here, number)
         for number in range(150):
-            await producer.topic.publish(Outgoing(str(number).encode(), None, {}, Origin("p", 1)))
+            await producer.topic.publish(OutgoingMessage(str(number).encode(), None, {}, Origin("p", 1)))
         assert await client.take(100) == [(number, str(number)) for number in range(100)]
         assert await client.nothing_comes(), "what did not fit was dropped"
         client.ack(3)
@@ -242,11 +243,12 @@ async def test_a_topic_without_a_log_reaches_those_who_listen(tmp_path: Path) ->
 @run
 async def test_what_everyone_has_acknowledged_may_go_and_nothing_else(tmp_path: Path) -> None:
     small = make_settings({"data": tmp_path / "data", "wal": {"max_file_size": 64 * 1024}})
-    with frazil.open(small) as storage:
+    with open_guarded(small) as storage:
         storage.create_topic(TOPIC, retention=frazil.RetentionSettings(until_acked=True))
         here = World(storage, tmp_path, QUICK.model_copy(update={"max_unacked_messages": 1_000}))
         await here.broker.start()
-        storage.guards = [AckGuard(here.broker)]
+        guard = AckGuard(here.broker)
+        storage.add_guard(guard)
         await here.broker.create_producer(TOPIC, "p", reliable=True)
         client = await here.consumer("c")
         number = await here.broker.subscribe(TOPIC, "slow", Kind.EXCLUSIVE, "c")
@@ -263,7 +265,7 @@ async def test_what_everyone_has_acknowledged_may_go_and_nothing_else(tmp_path: 
         await here.broker.close()
         await asyncio.to_thread(storage.maintain)
         assert 0 < log.first_offset <= 150
-        storage.guards = []
+        storage.remove_guard(guard)
         before = log.first_offset
         await asyncio.to_thread(storage.maintain)
         assert log.first_offset == before, "without a broker's word nothing goes"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from frazil.cli.output import bytes_shown, plural, time_shown
-from frazil.cli.quantities import parse_bytes, parse_duration_ms
+from frazil.cli.terminal.output import bytes_shown, plural, time_shown
+from frazil.cli.terminal.quantities import parse_bytes, parse_duration_ms
 from frazil.core.errors import InvalidInput
 
 

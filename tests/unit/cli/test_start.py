@@ -97,7 +97,7 @@ def server() -> Iterator[str]:
         stub.shutdown()
 
 
-@pytest.mark.parametrize("verb", ["topics", "subscriptions", "producers", "consumers", "schemas"])
+@pytest.mark.parametrize("verb", ["topics", "subscriptions", "producers", "consumers", "schemas", "keys", "bindings"])
 def test_a_verb_that_asks_a_server_imports_nothing_heavy(verb: str, server: str) -> None:
     assert not imported(RUN, verb, "list", "--server", server) & HEAVY
 

@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from frazil.cli.top_figures import Figures, figures, parse, quantile, rate
-from frazil.cli.top_view import SUBSCRIPTION_COLUMNS, TOPIC_COLUMNS, columns_for, count_shown, screen
+from frazil.cli.terminal.top_figures import Figures, figures, parse, quantile, rate
+from frazil.cli.terminal.top_view import SUBSCRIPTION_COLUMNS, TOPIC_COLUMNS, columns_for, count_shown, screen
 
 BEFORE = """
 # TYPE frazil_log_rows counter

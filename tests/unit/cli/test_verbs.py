@@ -338,8 +338,8 @@ def test_check_names_the_first_bad_byte_and_repair_mends_it(cli: Cli) -> None:
     assert (planned["dry_run"], planned["end"], planned["rows_cut"]) == (True, 1, 1)
     cli("log", "check", code=5)
     told = cli("log", "repair", TOPIC, "--yes").decode()
-    assert "1 valid row behind the bad byte" in told
-    assert "given out again" in told
+    assert "1 valid row after the bad byte" in told
+    assert "assigned again" in told
     assert cli.json("log", "check", TOPIC)[0]["state"] == "ok"
     assert cli("consume", TOPIC) == b"a\n"
     assert b"nothing to repair" in cli("log", "repair", TOPIC)

@@ -9,7 +9,7 @@ import pytest
 
 import frazil
 from frazil.core.settings import FlightSettings
-from frazil.serve.flight import FlightDoor, flight_door
+from frazil.doors.flight.door import FlightDoor, flight_door
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from typing import Any
 
 import frazil
 import frazil.aio
-from frazil.log.ownership import owner_of
-from frazil.pipeline.source import RemoteOwner
-from frazil.topics.logs import OwnerView
+from frazil.log.folder.ownership import owner_of
+from frazil.node.movers.log_source import RemoteOwner
+from frazil.node.tiers.logs import OwnerView
 
 TOPIC = "/default/orders"
 

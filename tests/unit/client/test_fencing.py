@@ -18,8 +18,8 @@ import pytest
 import frazil
 import frazil.aio
 from frazil.core.settings import FlightSettings
-from frazil.log import producers
-from frazil.serve.flight import FlightDoor, flight_door
+from frazil.doors.flight.door import FlightDoor, flight_door
+from frazil.log.write import producers
 from parts.cut_proxy import CutProxy, cut_proxy
 
 TOPIC = "/default/orders"

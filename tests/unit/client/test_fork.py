@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import frazil
-from frazil.serve.flight import FlightDoor
+from frazil.doors.flight.door import FlightDoor
 from parts.moving import HandMover
 
 TOPIC = "/default/orders"

@@ -10,9 +10,9 @@ import pytest
 
 import frazil
 from frazil.core.settings import FlightSettings
-from frazil.log import producers
+from frazil.doors.flight.door import flight_door
 from frazil.log.storage import open_storage
-from frazil.serve.flight import flight_door
+from frazil.log.write import producers
 from frazil.testing import FaultyDisk
 
 TOPIC = "/default/orders"

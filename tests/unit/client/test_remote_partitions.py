@@ -9,7 +9,7 @@ import pytest
 import frazil
 import frazil.aio
 from frazil.core.settings import RetentionSettings
-from frazil.serve.flight import FlightDoor
+from frazil.doors.flight.door import FlightDoor
 
 TOPIC = "/default/orders"
 PARTS = [f"{TOPIC}-part-{number}" for number in range(3)]

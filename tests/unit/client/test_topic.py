@@ -13,8 +13,8 @@ import pytest
 
 import frazil
 from frazil.core.settings import FlightSettings
-from frazil.serve import flight_publishing
-from frazil.serve.flight import FlightDoor, flight_door
+from frazil.doors.flight.door import FlightDoor, flight_door
+from frazil.doors.flight.put import numbered as numbered_put
 
 TOPIC = "/default/orders"
 TYPED = pa.schema([pa.field("sensor", pa.string(), nullable=False), pa.field("celsius", pa.float64())])
@@ -32,9 +32,9 @@ def payloads(topic: frazil.Topic | frazil.RemoteTopic) -> list[bytes]:
     ("mine", "embedded"), [(frazil.RemoteTopic, frazil.Topic), (frazil.RemoteStorage, frazil.Storage)]
 )
 def test_the_face_is_that_of_the_embedded_one(mine: type, embedded: type) -> None:
-    own = {"log", "begin_publish_few", "open_producer", "producer_state", "settings", "guards", "kept_by_guards"}
+    own = {"log", "begin_publish_few", "open_producer", "producer_state", "settings", "kept_by_guards"}
     own |= {"metrics", "budget", "cache", "opened_topics", "maintain"}  # of the process that owns the folder
-    own |= {"record", "family", "names"}
+    own |= {"add_guard", "remove_guard", "record", "family", "names", "check_new"}
     for name, member in inspect.getmembers(embedded):
         if name.startswith("_") or name in own:
             continue
@@ -217,7 +217,7 @@ def test_a_topic_deleted_and_made_again_is_another_one(owner: frazil.Storage, re
         topic.publish("lost")
     owner.topic(TOPIC).publish("new")
     for call in (lambda: next(reader), lambda: topic.publish("lost too")):
-        with pytest.raises(frazil.TopicNotFound, match="another was made"):
+        with pytest.raises(frazil.TopicNotFound, match="another was created"):
             call()
     assert payloads(remote.topic(TOPIC)) == [b"new"]
 
@@ -291,14 +291,14 @@ def test_a_server_whose_streams_all_fail_is_given_up(
     def broken(*_: Any) -> None:
         raise RuntimeError("of our own")
 
-    monkeypatch.setattr(flight_publishing, "few", broken)
+    monkeypatch.setattr(numbered_put, "few", broken)
     with (
         flight_door(owner, FlightSettings(port=0)) as door,
         frazil.connect(door.address, give_up_ms=1_000) as remote,
         pytest.raises(frazil.OutcomeUnknown, match="without an answer"),
     ):
         remote.topic(TOPIC).publish("x")
-    assert "a Flight call failed" in caplog.text
+    assert "DoPut failed" in caplog.text
 
 
 def test_what_was_never_sent_is_told_apart_from_what_has_no_answer(owner: frazil.Storage) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from frazil.core import errors
-from frazil.core.error_forms import from_dict
+from frazil.core.errors.codec import from_dict
 
 CLASSES = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, errors.FrazilError)]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import frazil
-from frazil.core import file_lock
-from frazil.core.file_lock import local_lock_option
+from frazil.core.disk import lock as file_lock
+from frazil.core.disk.lock import local_lock_option
 
 WITHOUT_LOCKS = """
 import fcntl, sys

@@ -9,6 +9,7 @@ import pytest
 
 from frazil.core.errors import InvalidSettings
 from frazil.core.settings import Settings, SyncMode, load_settings, make_settings, resolve_settings
+from frazil.core.settings.security import ClientSettings
 
 DANUBE = """
 storage:
@@ -171,6 +172,17 @@ def test_every_setting_can_be_given_by_the_environment() -> None:
     assert settings.reader.prefetch_size == 5
 
 
+@pytest.mark.parametrize("door", ["http", "flight", "broker"])
+def test_the_certificate_of_a_door_can_be_given_by_the_environment(door: str) -> None:
+    names = {name: f"FRAZIL_{door.upper()}__TLS__{name.upper()}" for name in ("certificate", "key")}
+    settings = make_settings({}, environment={variable: f"{name}.pem" for name, variable in names.items()})
+    found = getattr(settings, door).tls
+    assert (str(found.certificate), str(found.key)) == ("certificate.pem", "key.pem")
+    assert "given both or not at all" in refused({}, {names["key"]: "key.pem"})
+    assert f"FRAZIL_{door.upper()}__TLS__CLIENT_CA" in refused({}, {f"FRAZIL_{door.upper()}__TLS__CLIENT_C": "x"})
+    assert "client_ca" in refused({door: {"tls": {"client_c": "x"}}})
+
+
 def test_the_environment_stands_above_the_other_spelling_too() -> None:
     storage = {"type": "iceberg", "iceberg_config": {"writer": {"batch_size": 5, "flush_interval_ms": 7}}}
     settings = make_settings({"storage": storage}, environment={"FRAZIL_WRITER__BATCH_SIZE": "6"})
@@ -231,6 +243,16 @@ def test_an_error_beside_a_secret_does_not_show_it() -> None:
     message = refused(values, {"FRAZIL_WRITER__BATCH_SIZE": SECRET})
     assert SECRET not in message
     assert "object_store.secret_access_key" in message
+
+
+@pytest.mark.parametrize(
+    "client", [{"token": SECRET, "key": "k"}, {"token": SECRET, "token_file": "f"}, {"token": [SECRET]}]
+)
+def test_the_error_of_a_group_made_in_python_does_not_show_it_either(client: dict[str, Any]) -> None:
+    for make in (lambda: ClientSettings(**client), lambda: Settings(client=client)):  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"token|certificate") as raised:
+            make()
+        assert SECRET not in str(raised.value) + repr(raised.value)
 
 
 def test_settings_stay_frozen() -> None:

@@ -9,12 +9,12 @@ import pytest
 import frazil
 from frazil.core.errors import TableRolledBack
 from frazil.core.rows import ENVELOPE
-from frazil.lake.accept import accept
-from frazil.lake.catalog import catalog_properties, open_catalog
-from frazil.lake.commit import Moved
-from frazil.lake.store import TableStore
-from frazil.lake.tables import TableName
-from frazil.lake.token import logs
+from frazil.lake.catalogs.opening import catalog_properties, open_catalog
+from frazil.lake.commit.commit import Moved
+from frazil.lake.tables.accept import accept
+from frazil.lake.tables.schema import TableName
+from frazil.lake.tables.store import TableStore
+from frazil.lake.tables.token import logs
 
 NAME = TableName("default", "orders")
 

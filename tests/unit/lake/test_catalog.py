@@ -12,9 +12,9 @@ from pyiceberg.catalog.memory import InMemoryCatalog
 
 from frazil.core.errors import InvalidSettings, LakeUnavailable
 from frazil.core.settings import Settings, make_settings
-from frazil.lake.catalog import catalog_properties, open_catalog
-from frazil.lake.reasons import masked, reason
-from frazil.lake.rest import with_last_column_ids
+from frazil.lake.catalogs.error_text import masked, reason
+from frazil.lake.catalogs.opening import catalog_properties, open_catalog
+from frazil.lake.catalogs.rest import with_last_column_ids
 
 KEYS = {"access_key_id": "the-key", "secret_access_key": "the-secret", "session_token": "the-token"}
 
@@ -147,7 +147,10 @@ def test_a_catalog_that_pyiceberg_knows_works_by_its_name(monkeypatch: pytest.Mo
     monkeypatch.setenv("PYICEBERG_CATALOG__ELSEWHERE__TYPE", "sql")
     monkeypatch.setenv("PYICEBERG_CATALOG__ELSEWHERE__URI", f"sqlite:///{tmp_path}/elsewhere.db")
     monkeypatch.setenv("PYICEBERG_CATALOG__ELSEWHERE__WAREHOUSE", f"file://{tmp_path}/elsewhere")
-    for module in ("pyiceberg.catalog", "frazil.lake.catalog"):  # both read the environment when they are imported
+    for module in (
+        "pyiceberg.catalog",
+        "frazil.lake.pyiceberg_private",
+    ):  # read on import
         monkeypatch.setattr(f"{module}._ENV_CONFIG", Config())
     catalog = open_catalog(make_settings({"catalog": {"type": "named", "name": "elsewhere"}}))
     catalog.create_namespace("ns")

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from frazil.lake.checksum import RowsChecksum, from_text, joined, to_text, value
+from frazil.lake.files.checksum import RowsChecksum, from_text, joined, to_text, value
 
 SCHEMA = pa.schema(
     [

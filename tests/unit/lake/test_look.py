@@ -13,12 +13,12 @@ from pyiceberg.exceptions import NoSuchTableError
 
 import frazil
 from frazil.core.rows import ENVELOPE
-from frazil.lake import look as look_module
-from frazil.lake.catalog import catalog_properties, open_catalog
-from frazil.lake.commit import Moved
-from frazil.lake.look import LOOKS_MAX, NOTHING_YET, TableLook, look_at
-from frazil.lake.store import TableStore
-from frazil.lake.tables import TableName
+from frazil.lake.catalogs.opening import catalog_properties, open_catalog
+from frazil.lake.commit.commit import Moved
+from frazil.lake.tables import look as look_module
+from frazil.lake.tables.look import LOOKS_MAX, NOTHING_YET, TableLook, look_at
+from frazil.lake.tables.schema import TableName
+from frazil.lake.tables.store import TableStore
 
 NAME = TableName("default", "split")
 

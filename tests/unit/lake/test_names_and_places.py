@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 import frazil
-from frazil.core.lake_settings import CatalogType
 from frazil.core.settings import make_settings
-from frazil.lake.locations import NAME_BYTES_MAX, short_path
-from frazil.lake.table_names import spark_name
-from frazil.lake.tables import TableName
-from frazil.lake.upkeep import Upkeep
+from frazil.core.settings.lake import CatalogType
+from frazil.lake.catalogs.table_names import spark_name
+from frazil.lake.files.locations import NAME_BYTES_MAX, short_path
+from frazil.lake.maintenance.table_inspection import TableInspector
+from frazil.lake.tables.schema import TableName
 from parts.in_process import MoverHere
 
 ORDERS = "/shop/orders"
@@ -26,7 +26,9 @@ def test_a_namespace_with_dots_is_listed_like_any_other(tmp_path: Path, namespac
         for topic in (ORDERS, dotted):
             storage.topic(topic).publish("row")
         assert set(MoverHere(settings, storage).errors().values()) == {None}
-    assert sorted(Upkeep(settings).names()) == sorted([TableName("shop", "orders"), TableName(namespace, "orders")])
+    assert sorted(TableInspector(settings).names()) == sorted(
+        [TableName("shop", "orders"), TableName(namespace, "orders")]
+    )
     with frazil.open_read_only(settings) as node:
         assert sorted(map(str, node.topics())) == sorted([ORDERS, dotted])
         assert node.topic(dotted).stats().end == 1
@@ -46,7 +48,7 @@ def test_a_topic_of_any_allowed_name_is_moved_and_listed(tmp_path: Path, topic: 
     with frazil.open(settings) as storage:
         storage.topic(f"/shop/{topic}").publish("row")
         assert MoverHere(settings, storage).errors() == {f"/shop/{topic}": None}
-    assert Upkeep(settings).names() == [TableName("shop", topic)]
+    assert TableInspector(settings).names() == [TableName("shop", topic)]
 
 
 def test_spark_is_told_the_levels_that_its_catalog_sees() -> None:

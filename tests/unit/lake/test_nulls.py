@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import frazil
-from frazil.lake.catalog import open_catalog
-from frazil.lake.files import write_data_files
+from frazil.lake.catalogs.opening import open_catalog
+from frazil.lake.files.writer import write_data_files
 
 ITEM = pa.struct([("x", pa.int32())])
 SCHEMA = pa.schema(

@@ -13,10 +13,10 @@ from pyiceberg.table import Table
 import frazil
 from frazil.core.errors import LakeUnavailable, TableRefused, TryLater
 from frazil.core.settings import Settings, make_settings
-from frazil.lake.catalog import open_catalog
-from frazil.lake.orphan_files import files_of, remove_orphans
-from frazil.lake.tables import TableName
-from frazil.lake.upkeep import Upkeep
+from frazil.lake.catalogs.opening import open_catalog
+from frazil.lake.maintenance.orphan_files import files_of, remove_orphans
+from frazil.lake.maintenance.table_inspection import TableInspector
+from frazil.lake.tables.schema import TableName
 from parts.every_reader import EveryReader
 from parts.in_process import MoverHere
 from parts.meddling import Meddling
@@ -48,7 +48,7 @@ class Sweep:
 
     def __init__(self, settings: Settings) -> None:
         self.catalog = open_catalog(settings)
-        self.upkeep = Upkeep(settings)
+        self.inspector = TableInspector(settings)
         self.listed: list[str] = []
         self.gone: list[str] = []
 
@@ -56,8 +56,8 @@ class Sweep:
         self.listed = orphans_of(self.catalog.load_table(NAME.identifier))
 
     def remove(self) -> None:
-        self.upkeep.check_alone(NAME)
-        self.gone += self.upkeep.remove_orphans(NAME, self.listed)
+        self.inspector.check_alone(NAME)
+        self.gone += self.inspector.remove_orphans(NAME, self.listed)
 
     def both(self) -> None:
         self.list()

@@ -12,8 +12,8 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 import frazil
 from frazil.core.settings import make_settings
-from frazil.lake.file_io import TableFileIO
-from frazil.lake.object_store import store_properties
+from frazil.lake.files.file_io import TableFileIO
+from frazil.lake.files.object_store import store_properties
 from parts.in_process import MoverHere
 from parts.s3 import s3_server
 
@@ -42,7 +42,7 @@ def test_every_property_means_what_it_means_to_pyiceberg(what: str) -> None:
 
 def test_settings_of_s3_name_it() -> None:
     store = make_settings({"object_store": {"type": "s3", "bucket": "lake"}}).object_store
-    assert store_properties(store)["py-io-impl"] == "frazil.lake.file_io.TableFileIO"
+    assert store_properties(store)["py-io-impl"] == "frazil.lake.files.file_io.TableFileIO"
 
 
 def test_each_small_file_that_a_move_writes_takes_one_request(tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 import frazil
 from frazil.core.errors import TableRolledBack
 from frazil.core.rows import ENVELOPE, OFFSET
-from frazil.lake.accept import accept
-from frazil.lake.catalog import catalog_properties, open_catalog
-from frazil.lake.commit import Committed, Moved
-from frazil.lake.expired_files import READERS_MS, ExpiredFiles
-from frazil.lake.files import write_data_files
-from frazil.lake.store import TableStore
-from frazil.lake.tables import TableName, table_rows
+from frazil.lake.catalogs.opening import catalog_properties, open_catalog
+from frazil.lake.commit.commit import Committed, Moved
+from frazil.lake.files.writer import write_data_files
+from frazil.lake.maintenance.expired_files import READERS_MS, ExpiredFiles
+from frazil.lake.tables.accept import accept
+from frazil.lake.tables.schema import TableName, table_rows
+from frazil.lake.tables.store import TableStore
 
 NAME = TableName("default", "orders")
 LIMIT = 10
@@ -241,8 +241,8 @@ def test_files_of_another_table_of_the_same_name_are_not_touched(world: World) -
 
 
 def test_enough_due_snapshots_are_swept_by_commits_themselves(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("frazil.lake.expired_files.READERS_MS", 0)
-    monkeypatch.setattr("frazil.lake.expired_files.SWEEP_COUNT", 5)
+    monkeypatch.setattr("frazil.lake.maintenance.expired_files.READERS_MS", 0)
+    monkeypatch.setattr("frazil.lake.maintenance.expired_files.SWEEP_COUNT", 5)
     world.moves(40, with_file=True)
     world.store._sweeper._pool.shutdown()  # waits for it
     assert len([path for path in metadata_files(world) if "/snap-" in path]) <= LIMIT + 5 + LIMIT // 10

@@ -13,11 +13,11 @@ from frazil.core.errors import InvalidSettings, TableRefused
 from frazil.core.partitioning import Partitioning, parse_partitioning
 from frazil.core.rows import ENVELOPE
 from frazil.core.settings import Settings
-from frazil.lake.catalog import catalog_properties, open_catalog
-from frazil.lake.commit import Moved
-from frazil.lake.files import DataFileWriter, pieces
-from frazil.lake.store import TableStore
-from frazil.lake.tables import TableName, partitioned_by
+from frazil.lake.catalogs.opening import catalog_properties, open_catalog
+from frazil.lake.commit.commit import Moved
+from frazil.lake.files.writer import DataFileWriter, pieces
+from frazil.lake.tables.schema import TableName, partitioned_by
+from frazil.lake.tables.store import TableStore
 
 NAME = TableName("shop", "orders")
 ROW = pa.schema([("id", pa.int64()), ("text", pa.string())])

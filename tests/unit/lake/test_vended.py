@@ -12,8 +12,8 @@ from pyiceberg.table import Table
 
 import frazil
 from frazil.core.settings import make_settings
-from frazil.lake.catalog import catalog_properties
-from frazil.lake.vended import MARGIN_MS, renew_at_ms
+from frazil.lake.catalogs.credentials import MARGIN_MS, renew_at_ms
+from frazil.lake.catalogs.opening import catalog_properties
 from frazil.testing import FakeClock
 from parts.in_process import MoverHere
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from frazil import CorruptLog, Settings, SyncMode, WalSettings
-from frazil.core.memory_disk import MemoryDisk
-from frazil.log.format import Frame
-from frazil.log.recovery import Recovered, recover
-from frazil.log.segment_reader import FrameStream, SegmentReader
+from frazil.core.disk.memory import MemoryDisk
+from frazil.log.format.frames import Frame
+from frazil.log.read.segment_reader import FrameStream, SegmentReader
+from frazil.log.repair.recovery import Recovered, recover
 from frazil.log.storage import open_storage
 from frazil.testing import FakeClock
 

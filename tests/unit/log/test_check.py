@@ -1,4 +1,4 @@
-"""`frazil.log.check`: everything is read, nothing is changed, and the first wrong byte is named."""
+"""`frazil.log.repair.check`: everything is read, nothing is changed, and the first wrong byte is named."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from frazil.core.disk import LocalDisk
 from frazil.core.errors import CorruptLog, TopicNotFound
 from frazil.core.names import TopicName
 from frazil.core.settings import Settings, WalSettings
-from frazil.log.catalog import TopicCatalog
-from frazil.log.check import State, TopicReport, check
+from frazil.log.folder.catalog import TopicCatalog
+from frazil.log.repair.check import CheckReport, State, check
 
 TOPIC = "/default/orders"
 NAME = TopicName("default", "orders")
@@ -37,7 +37,7 @@ def write_segments(data: Path) -> list[Path]:
     return segments
 
 
-def check_one(data: Path, *, owned: bool = False) -> TopicReport:
+def check_one(data: Path, *, owned: bool = False) -> CheckReport:
     (report,) = check(LocalDisk(), data / "log", [NAME], owned=owned)
     return report
 
@@ -49,7 +49,7 @@ def flip(path: Path, position: int) -> None:
 
 
 def frame_positions(path: Path) -> list[int]:
-    from frazil.log.survey import SegmentFrames
+    from frazil.log.repair.survey import SegmentFrames
 
     frames = SegmentFrames(LocalDisk(), path)
     try:
@@ -180,8 +180,8 @@ def test_a_segment_of_another_topic_is_reported_at_its_first_byte(tmp_path: Path
 
 
 def test_a_segment_that_names_another_topic_is_reported_though_its_log_id_is_right(tmp_path: Path) -> None:
-    from frazil.log.format import pack_head
-    from frazil.log.survey import SegmentFrames
+    from frazil.log.format.frames import pack_head
+    from frazil.log.repair.survey import SegmentFrames
 
     (segment,) = write_log(tmp_path).glob("*.wal")
     frames = SegmentFrames(LocalDisk(), segment)
@@ -229,8 +229,8 @@ def test_append_times_that_step_back_between_segments_are_reported(tmp_path: Pat
 def _age(path: Path, by_us: int) -> None:
     """Rewrite a segment with earlier append times and right checksums."""
     from frazil.core.rows import constant_times
-    from frazil.log.format import pack_header, pack_mark
-    from frazil.log.segment_reader import FrameStream
+    from frazil.log.format.frames import pack_header, pack_mark
+    from frazil.log.read.segment_reader import FrameStream
 
     file = LocalDisk().open(path, "read")
     frames = FrameStream(file)

@@ -32,7 +32,7 @@ from segment_files import (
 
 from frazil import CorruptLog, SyncMode
 from frazil.core.rows import with_append_time
-from frazil.log.format import HEADER_BYTES, pack_header, pack_mark
+from frazil.log.format.frames import HEADER_BYTES, pack_header, pack_mark
 from frazil.log.storage import open_storage
 from frazil.testing import FakeClock
 
@@ -62,13 +62,20 @@ def written_bytes(log: SmallLog) -> int:
     return frames_of(log.disk, log.last)[-1].end_position
 
 
+EACH_BIT = pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.long)])
+"""Every seventh bit: each byte is damaged, at all of its places in turn. The long tests damage every bit."""
+
+
+@EACH_BIT
 @pytest.mark.parametrize("closed_cleanly", [True, False])
-def test_any_flipped_bit_in_the_last_segment_is_refused_or_only_cuts_the_last_frame(closed_cleanly: bool) -> None:
+def test_any_flipped_bit_in_the_last_segment_is_refused_or_only_cuts_the_last_frame(
+    closed_cleanly: bool, every: int
+) -> None:
     log = make_log(FRAMES)
     last = frames_of(log.disk, log.last)[-1]
     original = bytearray(log.segments[log.last])
     refused = 0
-    for bit in range(last.end_position * 8):
+    for bit in range(0, last.end_position * 8, every):
         data = bytearray(original)
         data[bit // 8] ^= 1 << bit % 8
         end = damaged(log, log.last, bytes(data), log.end if closed_cleanly else 0)
@@ -79,7 +86,7 @@ def test_any_flipped_bit_in_the_last_segment_is_refused_or_only_cuts_the_last_fr
             assert not closed_cleanly, "a damaged row was not noticed"
             assert bit // 8 >= last.position, "more than the last frame was cut"
             assert end == last.offset
-    assert refused >= last.position * 8
+    assert refused >= last.position * 8 // every
 
 
 @pytest.mark.parametrize("closed_cleanly", [True, False])
@@ -107,12 +114,13 @@ def test_a_segment_cut_at_any_byte_keeps_all_frames_before_the_cut(closed_cleanl
             assert end == expected, f"cut at {size}"
 
 
+@EACH_BIT
 @pytest.mark.parametrize("mode", [SyncMode.PERIODIC, SyncMode.NONE])
-def test_any_flipped_bit_in_a_segment_of_another_mode_gives_no_wrong_row(mode: SyncMode) -> None:
+def test_any_flipped_bit_in_a_segment_of_another_mode_gives_no_wrong_row(mode: SyncMode, every: int) -> None:
     log = make_log(4, mode=mode)
     frames = frames_of(log.disk, log.last)
     original = log.segments[log.last]
-    for bit in range(frames[0].end_position * 8, frames[-1].end_position * 8):
+    for bit in range(frames[0].end_position * 8, frames[-1].end_position * 8, every):
         data = bytearray(original)
         data[bit // 8] ^= 1 << bit % 8
         (hit,) = (frame for frame in frames if frame.position <= bit // 8 < frame.end_position)
@@ -136,7 +144,8 @@ def test_what_was_synced_before_a_mark_is_never_cut_for_a_torn_tail(mode: SyncMo
             assert end >= mark.offset
 
 
-def test_any_flipped_bit_in_a_sealed_segment_is_found_by_whoever_reads_it() -> None:
+@EACH_BIT
+def test_any_flipped_bit_in_a_sealed_segment_is_found_by_whoever_reads_it(every: int) -> None:
     log = make_log(3 * FRAMES, rotate_every=FRAMES)
     _, middle, last = sorted(log.segments)
     start, end = int(middle.name[:20]), int(last.name[:20])
@@ -147,7 +156,7 @@ def test_any_flipped_bit_in_a_sealed_segment_is_found_by_whoever_reads_it() -> N
     mark = frames_of(log.disk, middle)[-1]
     assert mark.is_mark
     file = log.disk.open(middle, "write")
-    for bit in range(len(original) * 8):
+    for bit in range(0, len(original) * 8, every):
         segment.index = []
         file.write([bytes([original[bit // 8] ^ 1 << bit % 8])], bit // 8)
         rows: list[int] = []
@@ -305,11 +314,12 @@ def test_a_segment_of_another_topic_in_the_same_place_is_refused(log: SmallLog, 
     check_refusal(refused.value, path)
 
 
+@EACH_BIT
 @pytest.mark.parametrize("path", [FOLDER / "topic.json", LOG / "~ends"])
-def test_any_flipped_bit_in_a_record_is_refused(path: Path) -> None:
+def test_any_flipped_bit_in_a_record_is_refused(path: Path, every: int) -> None:
     log = make_log(3)
     original = get(log.disk, path)
-    for bit in range(len(original) * 8):
+    for bit in range(0, len(original) * 8, every):
         data = bytearray(original)
         data[bit // 8] ^= 1 << bit % 8
         put(log.disk, path, bytes(data))
@@ -421,8 +431,8 @@ sys.path.insert(0, {folder!r})
 from segment_files import make_log, frames_of
 from frazil import CorruptLog
 from frazil.core.rows import ENVELOPE, Origin, message_batch
-from frazil.log.format import Frame, pack_head, pack_rows, producers_text, sent_text, unpack_batch, unpack_head
-from frazil.log.producers import BadProducers, Producers, sent_from_text
+from frazil.log.format.frames import Frame, pack_head, pack_rows, producers_text, sent_text, unpack_batch, unpack_head
+from frazil.log.write.producers import BadProducers, Producers, sent_from_text
 
 rng = random.Random({seed})
 origins = [Origin("p", 1, 2, 3), Origin(publish_time_us=2)]

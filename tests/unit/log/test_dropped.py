@@ -12,14 +12,14 @@ import frazil
 from frazil.core.disk import LocalDisk
 from frazil.core.offsets import OffsetRange
 from frazil.core.settings import KIB, RetentionSettings
-from frazil.log.catalog import read_topic_record
-from frazil.log.dropped import DROPPED_MAX, Dropped, dropped_ranges, with_dropped
-from frazil.log.folder import topic_folder
+from frazil.log.folder.catalog import read_topic_record
+from frazil.log.folder.layout import topic_folder
+from frazil.log.format.records import read_record, write_record
 from frazil.log.info import as_json, from_json, log_info, logs_from_files
-from frazil.log.records import read_record, write_record
+from frazil.log.retention.dropped import DROPPED_MAX, DroppedRange, dropped_ranges, with_dropped
 from frazil.log.storage import Storage, open_storage
 from frazil.testing import FaultyDisk
-from parts.moving import Floor
+from parts.moving import Floor, open_guarded
 
 TOPIC = "/default/a"
 SMALL = RetentionSettings(bytes=1)
@@ -49,18 +49,17 @@ def test_rows_removed_without_a_table_are_told_as_dropped_in_every_view(tmp_path
     with frazil.open(settings(tmp_path)) as storage:
         assert log_info(storage, TOPIC).dropped == own.dropped
         (record,) = storage.record(TOPIC).dropped
-        assert record == Dropped(OffsetRange(0, first), SMALL), "with the policy that was applied"
+        assert record == DroppedRange(OffsetRange(0, first), SMALL), "with the policy that was applied"
         fill(storage)
         storage.maintain()
         later = storage.topic(TOPIC).stats().first_offset
         assert later > first
-        assert storage.record(TOPIC).dropped == (Dropped(OffsetRange(0, later), SMALL),), "they are joined"
+        assert storage.record(TOPIC).dropped == (DroppedRange(OffsetRange(0, later), SMALL),), "they are joined"
 
 
 def test_rows_that_a_table_holds_are_not_dropped(tmp_path: Path) -> None:
-    with frazil.open(settings(tmp_path)) as storage:
-        floor = Floor()
-        storage.guards = [floor]
+    floor = Floor()
+    with open_guarded(settings(tmp_path), floor) as storage:
         fill(storage)
         floor.ends[storage.topic(TOPIC).log.log_id] = 40
         storage.set_retention(TOPIC, SMALL)
@@ -68,7 +67,7 @@ def test_rows_that_a_table_holds_are_not_dropped(tmp_path: Path) -> None:
         first = storage.topic(TOPIC).stats().first_offset
         assert 0 < first <= 40
         assert log_info(storage, TOPIC).dropped == ()
-        storage.guards = []
+        storage.remove_guard(floor)
         storage.maintain()
         assert log_info(storage, TOPIC).dropped == (OffsetRange(first, storage.topic(TOPIC).stats().first_offset),)
 
@@ -114,8 +113,8 @@ def test_a_record_with_a_range_that_is_none_is_refused(tmp_path: Path, bad: obje
 
 
 def test_ranges_join_whatever_policy_dropped_them_and_their_number_is_bounded() -> None:
-    dropped: tuple[Dropped, ...] = ()
+    dropped: tuple[DroppedRange, ...] = ()
     for at in range(2 * DROPPED_MAX):
-        dropped = with_dropped(dropped, Dropped(OffsetRange(at, at + 1), OTHER if at % 2 else SMALL))
+        dropped = with_dropped(dropped, DroppedRange(OffsetRange(at, at + 1), OTHER if at % 2 else SMALL))
     assert len(dropped) == DROPPED_MAX
     assert dropped_ranges(dropped) == (OffsetRange(DROPPED_MAX, 2 * DROPPED_MAX),)

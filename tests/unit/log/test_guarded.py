@@ -9,8 +9,8 @@ import pytest
 
 import frazil
 from frazil.core.settings import KIB, RetentionSettings
-from frazil.log.guarded import AGAIN_MS_MAX, AGAIN_MS_MIN, ANSWER_MS_MAX
-from frazil.log.guards import HeldBack
+from frazil.log.retention.enforcement import AGAIN_MS_MAX, AGAIN_MS_MIN, ANSWER_MS_MAX
+from frazil.log.retention.guards import Guard, RetentionHold
 from frazil.log.stats import TopicStats
 from frazil.log.storage import Storage, open_storage
 from frazil.log.topic_log import TopicLog
@@ -62,7 +62,7 @@ def ticked(storage: Storage) -> None:
 def test_where_nothing_is_due_nobody_is_asked() -> None:
     with storage_of(FakeClock()) as storage:
         guard = Counting(60)
-        storage.guards = [guard]
+        storage.add_guard(guard)
         storage.topic(TOPIC).publish(b"one segment is never too many")
         for _ in range(3):
             storage.maintain()
@@ -79,7 +79,7 @@ def test_one_that_lets_nothing_go_is_asked_again_later_and_later(answer: int | E
     clock = FakeClock()
     with storage_of(clock) as storage:
         guard = Counting(answer)
-        storage.guards = [guard]
+        storage.add_guard(guard)
         fill(storage)
         delays_ms, last_us = [], clock.monotonic_us()
         while len(delays_ms) < 8:
@@ -105,7 +105,8 @@ def test_the_statistics_name_the_guard_that_holds_rows_back_and_since_when() -> 
     with storage_of(clock) as storage:
         table, acks = Counting(20), Counting(40)
         acks.name = "subscriptions"
-        storage.guards = [table, acks]
+        storage.add_guard(table)
+        storage.add_guard(acks)
         topic = storage.topic(TOPIC)
         storage.maintain()
         assert topic.stats().held_back is None, "nothing is due"
@@ -113,23 +114,23 @@ def test_the_statistics_name_the_guard_that_holds_rows_back_and_since_when() -> 
         begun_us = clock.now_us()
         storage.maintain()
         held = topic.stats().held_back
-        assert held == HeldBack("table", 0, 20, None)
+        assert held == RetentionHold("table", 0, 20, None)
         assert held.since_us == begun_us
         clock.advance(1_000_000)
         table.answer = 30
         storage.maintain()
         held = topic.stats().held_back
-        assert held == HeldBack("table", 0, 30, None)
+        assert held == RetentionHold("table", 0, 30, None)
         assert held.since_us == begun_us, "it still holds some"
         table.answer = 60
         storage.maintain()
         held = topic.stats().held_back
-        assert held == HeldBack("subscriptions", 0, 40, None)
+        assert held == RetentionHold("subscriptions", 0, 40, None)
         assert held.since_us == begun_us + 1_000_000
         acks.answer = frazil.MetadataUnavailable("http://etcd:2379", "it is away")
         storage.maintain()
         told = topic.stats()
-        assert told.held_back == HeldBack("subscriptions", 0, None, acks.answer.message)
+        assert told.held_back == RetentionHold("subscriptions", 0, None, acks.answer.message)
         assert TopicStats.of(told.as_dict()) == told
         acks.answer = 60
         storage.maintain()
@@ -145,7 +146,7 @@ def test_an_answer_that_took_too_long_is_not_acted_on() -> None:
             return super().floor(log)
 
     with storage_of(clock) as storage:
-        storage.guards = [Slow(60)]
+        storage.add_guard(Slow(60))
         fill(storage)
         storage.maintain()
         assert storage.topic(TOPIC).stats().first_offset == 0
@@ -161,7 +162,7 @@ def test_a_policy_that_changed_while_the_guards_were_asked_removes_nothing_by_th
                 return super().floor(log)
 
         fill(storage)
-        storage.guards = [Changing(60)]
+        storage.add_guard(Changing(60))
         storage.maintain()
         assert storage.topic(TOPIC).stats().first_offset == 0
 
@@ -176,7 +177,7 @@ def test_one_that_hangs_shows_and_a_late_answer_after_the_end_removes_nothing(tm
             return super().floor(log)
 
     storage = storage_of(clock)
-    storage.guards = [Hanging(60)]
+    storage.add_guard(Hanging(60))
     fill(storage)
     (question,) = storage._maintain(now=False)
     assert asked.wait(30)
@@ -192,3 +193,48 @@ def test_one_that_hangs_shows_and_a_late_answer_after_the_end_removes_nothing(tm
         if thread.name == "frazil-retention":
             thread.join(30)
     assert log.first_offset == 0
+
+
+def test_guards_are_made_once_the_folder_is_owned_and_never_before(tmp_path: Path) -> None:
+    made: list[str] = []
+
+    def guards_of(name: str) -> list[Guard]:
+        made.append(name)
+        return []
+
+    settings = frazil.Settings(data=tmp_path / "data")
+    with open_storage(settings, guards_of=lambda: guards_of("first")):
+        with pytest.raises(frazil.FolderInUse):
+            open_storage(settings, guards_of=lambda: guards_of("second"))
+        assert made == ["first"]
+
+
+def test_guards_that_cannot_be_made_leave_the_folder_free(tmp_path: Path) -> None:
+    settings = frazil.Settings(data=tmp_path / "data")
+
+    def failing() -> list[Guard]:
+        raise OSError("the marker")
+
+    with pytest.raises(OSError, match="the marker"):
+        open_storage(settings, guards_of=failing)
+    open_storage(settings).close()
+
+
+def test_a_guard_that_is_added_while_others_are_asked_is_asked_too() -> None:
+    clock, late = FakeClock(), Counting(0)
+
+    class Slow(Counting):
+        def floor(self, log: TopicLog) -> int:
+            storage.add_guard(late)
+            return log.durable_end
+
+    with storage_of(clock) as storage:
+        fill(storage)
+        slow = Slow()
+        storage.add_guard(slow)
+        storage.maintain()
+        assert storage.topic(TOPIC).log.first_offset == 0
+        storage.remove_guard(slow)
+        storage.maintain()
+        assert late.asked
+        assert storage.topic(TOPIC).log.first_offset == 0

@@ -12,8 +12,8 @@ import pytest
 
 import frazil
 from frazil import ResourcesExhausted, Settings, SyncMode, WalSettings
-from frazil.log.check import check
-from frazil.log.repair import repair
+from frazil.log.repair.check import check
+from frazil.log.repair.repair import repair
 from frazil.log.storage import open_storage
 from frazil.testing import FaultyDisk
 

@@ -12,7 +12,7 @@ import pytest
 
 import frazil
 from frazil.core.settings import KIB
-from frazil.log.ownership import OWNER_FILE, owner_of
+from frazil.log.folder.ownership import OWNER_FILE, owner_of
 
 
 @pytest.fixture(params=["folder", "memory"])

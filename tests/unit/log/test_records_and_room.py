@@ -13,7 +13,7 @@ import pytest
 import frazil
 from frazil import CorruptLog, DiskFull, FrazilError, RetentionSettings, Settings, WalSettings
 from frazil.core.disk import File, LocalDisk
-from frazil.log.catalog import TRASH_FOLDER
+from frazil.log.folder.catalog import TRASH_FOLDER
 from frazil.log.storage import open_storage
 from frazil.testing import FakeClock, FaultyDisk
 

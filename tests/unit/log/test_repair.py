@@ -1,4 +1,4 @@
-"""`frazil.log.repair`: cut at the first bad byte, keep what is cut, and be repeatable after any crash."""
+"""`frazil.log.repair.repair`: cut at the first bad byte, keep what is cut, and be repeatable after any crash."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from frazil.core.disk import Disk, File, LocalDisk
 from frazil.core.errors import CorruptLog, FolderInUse, TopicNotFound
 from frazil.core.names import TopicName
 from frazil.core.settings import RetentionSettings, Settings, WalSettings
-from frazil.log.check import State, check
-from frazil.log.repair import repair
+from frazil.log.repair.check import State, check
+from frazil.log.repair.repair import repair
+from frazil.log.repair.survey import SegmentFrames
 from frazil.log.storage import open_storage
-from frazil.log.survey import SegmentFrames
 from frazil.testing import FaultyDisk, PowerCut
 
 TOPIC = "/default/orders"

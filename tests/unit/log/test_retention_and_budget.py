@@ -10,9 +10,9 @@ import pytest
 import frazil
 from frazil.core.errors import OffsetOutOfRange
 from frazil.core.settings import KIB, MIB, RetentionSettings, SyncMode
-from frazil.log.retention import removable
-from frazil.log.segment import Segment
+from frazil.log.retention.policy import removable
 from frazil.log.storage import open_storage
+from frazil.log.write.segment import Segment
 from frazil.testing import FakeClock, FaultyDisk
 from parts.moving import Floor
 
@@ -99,7 +99,7 @@ def test_nothing_goes_that_the_colder_tier_does_not_hold(tmp_path: Path) -> None
             topic.publish(bytes(4 * KIB))
         floor = Floor()
         floor.ends[topic.log.log_id] = 40
-        storage.guards = [floor]
+        storage.add_guard(floor)
         storage.maintain()
         assert 20 < topic.stats().first_offset <= 40
 
@@ -118,7 +118,7 @@ def test_by_age_the_last_segment_stays_while_it_has_rows_that_the_colder_tier_la
         floor = Floor()
         floor.ends[topic.log.log_id] = topic.sync()
         topic.publish(b"not moved")
-        storage.guards = [floor]
+        storage.add_guard(floor)
         clock.advance(2_000_000)
         storage.maintain()
         floor.ends[topic.log.log_id] = topic.sync()

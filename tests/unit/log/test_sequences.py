@@ -28,9 +28,9 @@ from frazil import (
     TryLater,
 )
 from frazil.core.disk import Disk
-from frazil.core.sequences import NO_EPOCH, PRODUCERS_MAX, RECENT_MAX, Opening
-from frazil.log.group import Part
+from frazil.core.sequences import NO_EPOCH, PRODUCERS_MAX, RECENT_MAX, ProducerOpening
 from frazil.log.storage import open_storage
+from frazil.log.write.group import Part
 from frazil.testing import FakeClock, FaultyDisk
 
 
@@ -179,7 +179,7 @@ def test_a_client_id_that_is_none_is_refused_with_its_field(topic: Topic) -> Non
 
 def test_a_client_that_held_or_saw_an_epoch_takes_the_name_from_nobody(topic: Topic) -> None:
     def opened(client: str, **known: int) -> tuple[int, bool]:
-        found = topic.log.open_producer("p", Opening(client, **known))
+        found = topic.log.open_producer("p", ProducerOpening(client, **known))
         return found.state.epoch, found.resumed
 
     assert opened("a", seen=NO_EPOCH) == (0, False)
@@ -195,8 +195,8 @@ def test_a_client_that_held_or_saw_an_epoch_takes_the_name_from_nobody(topic: To
 
 def test_what_an_older_connection_of_a_client_delivers_late_is_refused(topic: Topic) -> None:
     """Its client was told that the batch is not stored, and has given the number to another one."""
-    first = topic.log.open_producer("p", Opening("a")).state
-    second = topic.log.open_producer("p", Opening("a", held=first.epoch)).state
+    first = topic.log.open_producer("p", ProducerOpening("a")).state
+    second = topic.log.open_producer("p", ProducerOpening("a", held=first.epoch)).state
     with pytest.raises(Closed):
         topic.publish_many(numbers(70, 2), sent=Sent("p", first.epoch, 0, first.stream))
     assert topic.publish_many(numbers(0, 2), sent=Sent("p", second.epoch, 0, second.stream)).start == 0
@@ -456,7 +456,7 @@ def test_one_that_is_forgotten_while_it_is_opened_is_not_told_half_of_it(topic: 
 
     def take() -> None:
         try:
-            topic.log.open_producer("p", Opening("a", held=first.epoch))
+            topic.log.open_producer("p", ProducerOpening("a", held=first.epoch))
         except FrazilError as error:
             told.append(type(error))
 

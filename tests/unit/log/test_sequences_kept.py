@@ -23,15 +23,15 @@ from frazil import (
     Storage,
     Topic,
 )
-from frazil.core.memory_disk import MemoryDisk
+from frazil.core.disk.memory import MemoryDisk
 from frazil.core.names import TopicName
-from frazil.core.sequences import PRODUCERS_MAX, RECENT_MAX, Opening
-from frazil.log.check import State, check
-from frazil.log.format import SegmentHead, pack_head, pack_header, pack_rows, sent_text, unpack_head
-from frazil.log.producers import BadProducers, Producers, SentRows, above_unseen, sent_as_text, sent_from_text
-from frazil.log.records import read_record, write_record
-from frazil.log.repair import repair
+from frazil.core.sequences import PRODUCERS_MAX, RECENT_MAX, ProducerOpening
+from frazil.log.format.frames import SegmentHead, pack_head, pack_header, pack_rows, sent_text, unpack_head
+from frazil.log.format.records import read_record, write_record
+from frazil.log.repair.check import State, check
+from frazil.log.repair.repair import repair
 from frazil.log.storage import open_storage
+from frazil.log.write.producers import BadProducers, Producers, SentRows, above_unseen, sent_as_text, sent_from_text
 from frazil.testing import FakeClock, FaultyDisk
 
 FIRST = FOLDER / f"{0:020d}.wal"
@@ -207,11 +207,11 @@ def test_a_client_is_known_again_after_a_power_cut_and_so_are_its_batches_alone(
     new = log.topic.open_producer("p", client="new")
     for again in (1, 2):
         log.crash(seed)
-        opened = log.topic.log.open_producer("p", Opening("new", held=new.epoch))
+        opened = log.topic.log.open_producer("p", ProducerOpening("new", held=new.epoch))
         assert (opened.state, opened.resumed) == (log.state(), True)
         assert opened.state.epoch == new.epoch
         with pytest.raises(ProducerFenced):
-            log.topic.log.open_producer("p", Opening("old", held=0))
+            log.topic.log.open_producer("p", ProducerOpening("old", held=0))
         with pytest.raises(SequenceForgotten):  # the old client's batch, by number and rows
             log.send(0, epoch=new.epoch)
         log.clock.step_wall(AN_HOUR_US)  # the next batch begins a segment, whose head tells the rest
@@ -239,10 +239,10 @@ def test_a_record_from_before_epochs_had_clients_is_read_and_its_clients_are_ref
     assert content.pop("clients") == {"p": "a"}
     write_record(log.disk, path, content)
     log.restart()
-    opened = log.topic.log.open_producer("p", Opening("a", held=0))  # nobody has taken the name since
+    opened = log.topic.log.open_producer("p", ProducerOpening("a", held=0))  # nobody has taken the name since
     assert (opened.state, opened.resumed) == (ProducerState(1, 2), False)
     with pytest.raises(ProducerFenced):
-        log.topic.log.open_producer("p", Opening("b", held=0))
+        log.topic.log.open_producer("p", ProducerOpening("b", held=0))
 
 
 def test_a_producer_that_was_forgotten_is_a_new_one_to_its_client_also_after_a_crash() -> None:
@@ -257,10 +257,12 @@ def test_a_producer_that_was_forgotten_is_a_new_one_to_its_client_also_after_a_c
     assert log.state("p") is None, "that it was forgotten is recorded with the name that took its place"
     with pytest.raises(SequenceForgotten):
         log.send(0, epoch=held)
-    opened = log.topic.log.open_producer("p", Opening("a", held=held))
+    opened = log.topic.log.open_producer("p", ProducerOpening("a", held=held))
     assert opened.resumed is False
     assert (opened.state.epoch, opened.state.next_sequence) == (2**32, 0)
-    assert log.topic.log.open_producer("silent", Opening("s", held=silent.epoch)).resumed, "it was not forgotten"
+    assert log.topic.log.open_producer("silent", ProducerOpening("s", held=silent.epoch)).resumed, (
+        "it was not forgotten"
+    )
     assert log.values() == [0, 1]
 
 
@@ -307,7 +309,7 @@ def test_the_producer_that_wrote_longest_ago_is_forgotten_and_never_taken_for_ne
 
 
 def test_who_is_forgotten_first_is_the_same_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("frazil.log.producers.PRODUCERS_MAX", 3)
+    monkeypatch.setattr("frazil.log.write.producers.PRODUCERS_MAX", 3)
     log = Logs()
     for producer in "cba":
         log.send(0, producer=producer, epoch=log.topic.open_producer(producer).epoch)
@@ -445,7 +447,7 @@ def test_a_record_that_is_rebuilt_lets_no_fenced_client_back() -> None:
     log.storage = open_storage(log.settings, disk=log.disk, clock=log.clock)
     log.topic = log.storage.topic(TOPIC)
     with pytest.raises(ProducerFenced):
-        log.topic.log.open_producer("p", Opening(str(new.client), held=new.epoch))
+        log.topic.log.open_producer("p", ProducerOpening(str(new.client), held=new.epoch))
     for _ in range(2):
         for producer, epoch, sequence in (("p", 0, 4), ("p", new.epoch, 4), ("wrote once", 0, 2)):
             with pytest.raises(ProducerFenced):

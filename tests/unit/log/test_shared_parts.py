@@ -13,8 +13,8 @@ import pytest
 import frazil
 from frazil.core.rows import message_batch
 from frazil.core.settings import KIB, SyncMode
-from frazil.log.cache import CachedBatch, ReplayCache, TopicCache
-from frazil.log.pool import CommitPool
+from frazil.log.read.cache import CachedBatch, ReplayCache, TopicCache
+from frazil.log.write.commit_pool import CommitPool
 
 
 def cached(offset: int, rows: int) -> CachedBatch:

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frazil.core.rows import ENVELOPE, Origin, message_batch
-from frazil.log.format import pack_rows
-from frazil.log.group import MessageRow, Part
-from frazil.log.small import (
+from frazil.log.format.fast_encode import (
     SMALL_BYTES_MAX,
     SMALL_ROWS_MAX,
     SMALL_ROWS_WITH_ATTRIBUTES_MAX,
     small_batch,
     small_rows,
 )
+from frazil.log.format.frames import pack_rows
+from frazil.log.write.group import MessageRow, Part
 
 TIME_US = 1_234_567
 numbers = st.integers(0, 2**31 - 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import frazil
-from frazil.core.memory_disk import MemoryDisk
+from frazil.core.disk.memory import MemoryDisk
 from frazil.core.settings import KIB
 from frazil.log.storage import open_storage
 from frazil.testing import FakeClock

@@ -10,11 +10,11 @@ import pytest
 
 import frazil
 from frazil.core.settings import Settings, make_settings
-from frazil.lake.history import TableHistories
-from frazil.lake.remembered import COLUMNS
-from frazil.topics.logs import FileView
-from frazil.topics.proofs import prove
-from frazil.topics.sql import SqlSession
+from frazil.lake.read.history import TableHistories
+from frazil.lake.tables.field_ids import COLUMNS
+from frazil.node.query.session import SqlSession
+from frazil.node.tiers.logs import FileView
+from frazil.node.verify.proofs import prove
 from parts.in_process import MoverHere
 
 TOPIC = "/shop/orders"

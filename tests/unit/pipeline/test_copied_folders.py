@@ -13,16 +13,17 @@ from pathlib import Path
 import pytest
 
 import frazil
+from frazil.core.credentials import NO_CREDENTIALS
 from frazil.core.errors import TableRefused
 from frazil.core.names import TopicName
 from frazil.core.settings import FlightSettings, Settings, make_settings
-from frazil.lake.ends import CommittedEnds
-from frazil.lake.tables import TableName
-from frazil.lake.upkeep import Upkeep
+from frazil.doors.flight.door import flight_door
+from frazil.lake.maintenance.table_inspection import TableInspector
+from frazil.lake.tables.ends import CommittedEnds
+from frazil.lake.tables.schema import TableName
 from frazil.log.info import LogInfo
-from frazil.pipeline.mover import Mover
-from frazil.pipeline.source import OwnLogs, RemoteOwner
-from frazil.serve.flight import flight_door
+from frazil.node.movers.log_source import OwnLogs, RemoteOwner
+from frazil.pipeline.move.mover import Mover
 from parts.in_process import MoverHere
 
 ORDERS = "/shop/orders"
@@ -208,6 +209,7 @@ class Source:
     """Logs of a storage that may be another by the next look."""
 
     address = None
+    credentials = NO_CREDENTIALS
 
     def __init__(self, storage: frazil.Storage) -> None:
         self.storage = storage
@@ -239,7 +241,7 @@ def test_a_copy_with_the_catalog_in_it_leaves_the_tables_of_the_original_alone(
         assert "two catalogs can't share a table" in str(there.errors()[ORDERS])
         with pytest.raises(TableRefused, match="two is a copy"):
             CommittedEnds(two).end(TopicName.parse(ORDERS), storage.topic(ORDERS).log.log_id)
-    for check in (Upkeep(two).check_tokens, Upkeep(two).check_may_delete):
+    for check in (TableInspector(two).check_tokens, TableInspector(two).check_may_delete):
         with pytest.raises(TableRefused, match="two is a copy"):
             check(TableName("shop", "orders"))
     with frazil.open(one) as storage:

@@ -8,13 +8,13 @@ import pytest
 
 import frazil
 from frazil.core.settings import Settings, make_settings
-from frazil.lake.catalog import catalog_properties, open_catalog
-from frazil.lake.store import TableStore
-from frazil.pipeline.jobs import JobRunner
-from frazil.pipeline.mover import Mover
-from frazil.pipeline.source import OwnLogs
+from frazil.lake.catalogs.opening import catalog_properties, open_catalog
+from frazil.lake.tables.store import TableStore
+from frazil.node.movers.log_source import OwnLogs
+from frazil.pipeline.move.jobs import JobRunner
+from frazil.pipeline.move.mover import Mover
 from frazil.testing import FakeClock
-from frazil.testing.jobs import JobsHere
+from frazil.testing.jobs import InProcessJobs
 
 ORDERS = "/shop/orders"
 
@@ -39,7 +39,7 @@ def payloads(settings: Settings) -> list[bytes]:
 def test_a_tick_moves_all_rows_without_spark(settings: Settings) -> None:
     with frazil.open(settings) as storage:
         storage.topic(ORDERS).publish_many([b"tea", b"rice", b"milk"])
-        report = mover_of(settings, storage, JobsHere()).tick(all_of_it=True)
+        report = mover_of(settings, storage, InProcessJobs()).tick(all_of_it=True)
     assert (report.rows, report.commits, report.failures) == (3, 1, 0)
     assert payloads(settings) == [b"tea", b"rice", b"milk"]
 
@@ -54,7 +54,7 @@ def test_what_happens_between_plan_and_commit_is_seen_by_the_next_tick(settings:
             for payload in late:
                 topic.publish(payload)
 
-        mover = mover_of(settings, storage, JobsHere(meanwhile=publish_late))
+        mover = mover_of(settings, storage, InProcessJobs(meanwhile=publish_late))
         assert mover.tick(all_of_it=True).rows == 1
         assert mover.tick(all_of_it=True).rows == 1
     assert payloads(settings) == [b"tea", b"late"]
@@ -64,6 +64,6 @@ def test_a_statement_is_refused_where_there_is_no_spark(settings: Settings) -> N
     rules = {"topics": {ORDERS: {"sql": "SELECT _payload FROM topic"}}}
     with frazil.open(make_settings({"data": settings.data, **rules})) as storage:
         storage.topic(ORDERS).publish(b"tea")
-        report = mover_of(storage.settings, storage, JobsHere()).tick(all_of_it=True)
+        report = mover_of(storage.settings, storage, InProcessJobs()).tick(all_of_it=True)
     assert report.topics[ORDERS].error is not None
     assert "needs Spark" in report.topics[ORDERS].error

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from frazil.core.errors import InvalidSettings, LakeUnavailable
-from frazil.pipeline import lake_wait
-from frazil.pipeline.lake_wait import wait_for_lake
-from frazil.pipeline.status_file import StatusFile
+from frazil.node.movers.status_file import StatusFile
+from frazil.pipeline.move import lake_wait
+from frazil.pipeline.move.lake_wait import wait_for_lake
 from frazil.testing import FakeClock
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 
 import pytest
 
-from frazil.core.errors import AnotherLeads, NobodyLeads, OwnerUnreachable
-from frazil.pipeline.leading import Leadership
-from frazil.pipeline.lease import Lead, Leases, MoverName, this_host
+from frazil.core.errors import AnotherLeads, NobodyLeads, OwnerUnreachable, Unauthenticated
+from frazil.node.movers.lease import Lead, Leases, MoverName, this_host
+from frazil.pipeline.move.leading import Leadership
 from frazil.testing import FakeClock
 
 ONE = MoverName("one", "host-1", 11)
@@ -123,6 +124,30 @@ def test_an_owner_that_does_not_answer_takes_no_lead_away_before_its_time() -> N
         leadership.ask()
     assert leadership.leads
     leadership.close()  # the owner does not hear it, and the lease runs out
+
+
+def test_a_mover_whose_key_was_revoked_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    class Refusing(Owner):
+        asked = 0
+        thrice = threading.Event()
+
+        def ask_to_lead(self, mover: MoverName, lease_ms: int) -> Lead:
+            self.asked += 1
+            if self.asked == 1:
+                return super().ask_to_lead(mover, lease_ms)
+            if self.asked == 4:
+                self.thrice.set()
+            raise Unauthenticated
+
+    clock = FakeClock()
+    owner = Refusing(Leases(clock))
+    leadership = Leadership(owner, ONE, 30, clock)
+    leadership.ask()
+    leadership.start()
+    assert owner.thrice.wait(30)
+    leadership.close()
+    (said,) = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+    assert said.startswith("the owner refuses this mover, which stands by: credentials are missing or invalid")
 
 
 def test_a_mover_that_ends_gives_the_lead_to_the_next() -> None:

@@ -16,11 +16,11 @@ import pytest
 
 import frazil
 from frazil.core.settings import Settings, make_settings
-from frazil.lake.files import TableFiles
-from frazil.lake.tables import table_columns
-from frazil.pipeline.statement import Statement
-from frazil.pipeline.work import LogRange, RangeInput, RangeOutput, move_range
-from frazil.testing.jobs import JobsHere
+from frazil.lake.tables.schema import table_columns
+from frazil.pipeline.move.outputs import Target
+from frazil.pipeline.move.tasks import LogRange, RangeInput, RangeOutput, move_range
+from frazil.pipeline.transform.statement import Statement
+from frazil.testing.jobs import InProcessJobs
 from parts.in_process import MoverHere
 
 TOPIC, PARTS = "/shop/orders", ("/shop/orders-part-0", "/shop/orders-part-1")
@@ -29,7 +29,7 @@ SQL = {"sql": "select * from topic"}
 RESULT = "holds the result of a statement"
 
 
-class Statements(JobsHere):
+class Statements(InProcessJobs):
     """Runs `select * from topic` without Spark: a stand-in for Spark SQL, whose results take the same way from here."""
 
     def result_columns(self, statement: Statement, stored: pa.Schema) -> pa.Schema:
@@ -41,12 +41,13 @@ class Statements(JobsHere):
         tasks: Sequence[Sequence[LogRange]],
         stored: pa.Schema,
         columns: pa.Schema,
-        table: TableFiles,
+        target: Target,
         flush_bytes: int,
     ) -> RangeOutput:
         self.meanwhile()
         (source,) = (one for task in tasks for one in task)
-        return replace(move_range(RangeInput(source, table, flush_bytes)), transformed=True, streams={})
+        output = move_range(RangeInput(source, (target,), flush_bytes))
+        return replace(output, written=tuple(replace(one, is_result=True) for one in output.written), streams={})
 
 
 def settings_with(folder: Path, **sections: Any) -> Settings:

@@ -14,13 +14,13 @@ from pyiceberg.types import StringType
 
 import frazil
 from frazil.core.settings import Settings, make_settings
-from frazil.pipeline.status import pipeline_status
-from frazil.pipeline.status_file import StatusFile, write_status
-from frazil.pipeline.work import RangeInput, RangeOutput
-from frazil.serve.readiness import MoverProblems
+from frazil.node.health.readiness import MoverProblems
+from frazil.node.movers.status import pipeline_status
+from frazil.node.movers.status_file import StatusFile, write_status
+from frazil.node.movers.table_progress import StatusReader
+from frazil.pipeline.move.tasks import RangeInput, RangeOutput
 from frazil.testing import FakeClock
-from frazil.testing.jobs import JobsHere
-from frazil.topics.floor import ToldStatus
+from frazil.testing.jobs import InProcessJobs
 from parts.in_process import MoverHere
 
 BAD, GOOD = "/bad/orders", "/good/orders"
@@ -120,13 +120,15 @@ def test_a_failing_topic_rests_longer_after_each_try_and_is_shown(settings: Sett
     assert (bad.topic, good.topic, good.last_error) == (BAD, GOOD, None)
     assert "compression-level" in str(bad.last_error)
     (problem,) = [
-        one for one in MoverProblems(ToldStatus(settings), clock, has_mover=False)() if one["error"] == "tables_failing"
+        one
+        for one in MoverProblems(StatusReader(settings), clock, has_mover=False)()
+        if one["error"] == "tables_failing"
     ]
     assert problem["topic"] == BAD
     assert "compression-level" in problem["message"]
 
 
-class Crashes(JobsHere):
+class Crashes(InProcessJobs):
     """A worker that dies of one topic's rows, and takes the job with it."""
 
     def __init__(self, poison: str) -> None:

@@ -7,9 +7,9 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frazil.core.lake_settings import WriterSettings
 from frazil.core.offsets import OffsetRange
-from frazil.pipeline.plan import TASK_SHARE, RangeTask, Waiting, cut, flush_bytes, is_due, pack, plan
+from frazil.core.settings.lake import WriterSettings
+from frazil.pipeline.move.plan import TASK_SHARE, RangeTask, Waiting, cut, flush_bytes, is_due, pack, plan
 
 MIB = 1024 * 1024
 WRITER = WriterSettings(batch_size=1_000, flush_interval_ms=5_000, max_memory_bytes=4 * MIB)

@@ -10,14 +10,14 @@ from pyiceberg.catalog import Catalog
 
 import frazil
 from frazil.core.settings import Settings, make_settings
-from frazil.lake.accept import accept
-from frazil.lake.catalog import catalog_properties, open_catalog
-from frazil.lake.store import TableStore
-from frazil.lake.tables import TableName
-from frazil.pipeline.mover import Mover
-from frazil.pipeline.source import OwnLogs
+from frazil.lake.catalogs.opening import catalog_properties, open_catalog
+from frazil.lake.tables.accept import accept
+from frazil.lake.tables.schema import TableName
+from frazil.lake.tables.store import TableStore
+from frazil.node.movers.log_source import OwnLogs
+from frazil.pipeline.move.mover import Mover
 from frazil.testing import FakeClock
-from frazil.testing.jobs import JobsHere
+from frazil.testing.jobs import InProcessJobs
 
 ORDERS, TABLE = "/shop/orders", ("shop", "orders")
 
@@ -32,7 +32,7 @@ def settings(tmp_path: Path) -> Settings:
 def new_mover(settings: Settings, storage: frazil.Storage) -> Mover:
     properties = catalog_properties(settings)
     tables = TableStore(open_catalog(settings), properties.get("warehouse"), properties)
-    return Mover(settings, OwnLogs(storage), tables, JobsHere(), FakeClock(), lambda _: None)
+    return Mover(settings, OwnLogs(storage), tables, InProcessJobs(), FakeClock(), lambda _: None)
 
 
 def dropped(catalog: Catalog, _: frazil.Storage) -> None:

@@ -10,14 +10,14 @@ import pytest
 
 import frazil
 from frazil.core.settings import Settings, make_settings
-from frazil.lake.catalog import catalog_properties, open_catalog
-from frazil.lake.store import TableStore
+from frazil.lake.catalogs.opening import catalog_properties, open_catalog
+from frazil.lake.tables.store import TableStore
 from frazil.log.info import LogInfo, LogList
-from frazil.pipeline.mover import Mover
-from frazil.pipeline.row_ages import LISTINGS_MAX, RowAges
-from frazil.pipeline.source import OwnLogs
+from frazil.node.movers.log_source import OwnLogs
+from frazil.pipeline.move.mover import Mover
+from frazil.pipeline.move.row_ages import LISTINGS_MAX, RowAges
 from frazil.testing import FakeClock
-from frazil.testing.jobs import JobsHere
+from frazil.testing.jobs import InProcessJobs
 
 TOPIC = "/shop/orders"
 SECOND_US = 1_000_000
@@ -43,7 +43,7 @@ def mover_of(settings: Settings, clock: FakeClock) -> MakeMover:
 
     def make(storage: frazil.Storage) -> Mover:
         tables = TableStore(open_catalog(settings), properties.get("warehouse"), properties)
-        return Mover(settings, OwnLogs(storage), tables, JobsHere(), clock, lambda _: None)
+        return Mover(settings, OwnLogs(storage), tables, InProcessJobs(), clock, lambda _: None)
 
     return make
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from frazil.core.clock import SystemClock
-from frazil.pipeline.schedule import Schedule
+from frazil.pipeline.maintenance.schedule import Schedule
 
 SECOND = 1
 KEPT = (
@@ -79,7 +79,9 @@ def test_an_error_of_ours_is_repeated(start: Start) -> None:
 
 @pytest.mark.parametrize("program", ["import os; os.kill(os.getpid(), 9)", "exit('s3cret')", "print('{}')"])
 def test_what_others_say_is_not_repeated(start: Start, program: str) -> None:
-    assert start(program).wait_for("failed")["error"].startswith("it ended without a word; run `frazil table maintain`")
+    assert (
+        start(program).wait_for("failed")["error"].startswith("it ended without a report; run `frazil table maintain`")
+    )
 
 
 def test_orphans_are_looked_for_once_a_day(start: Start, tmp_path: Path) -> None:

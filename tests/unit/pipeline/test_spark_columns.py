@@ -9,7 +9,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from frazil.core.errors import InvalidInput
 from frazil.core.rows import ENVELOPE, message_batch, stored_schema, with_offsets
-from frazil.pipeline.spark_columns import check_spark_can_tell_apart, projection, source_columns
+from frazil.pipeline.source.columns import check_spark_can_tell_apart, projection, source_columns
 
 ROWS = with_offsets(
     message_batch(

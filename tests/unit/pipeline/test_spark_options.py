@@ -6,7 +6,7 @@ import pytest
 
 from frazil.core.errors import InvalidInput, InvalidName
 from frazil.core.names import TopicName
-from frazil.pipeline.spark_options import EARLIEST, LATEST, TRIGGER_DELAY_MS, AtTime, parse_options
+from frazil.pipeline.source.options import EARLIEST, LATEST, TRIGGER_DELAY_MS, AtTime, parse_options
 
 SOME = {"subscribe": "/shop/orders"}
 

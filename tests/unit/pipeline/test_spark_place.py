@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from frazil.core.offsets import OffsetRange
-from frazil.lake.files import TableFiles
-from frazil.pipeline.spark import SparkPlace, driver_address, spark_place
-from frazil.pipeline.work import LogRange, RangeInput
+from frazil.lake.files.writer import TableFiles
+from frazil.lake.tables.schema import TableName
+from frazil.pipeline.move.outputs import Target
+from frazil.pipeline.move.tasks import LogRange, RangeInput
+from frazil.pipeline.spark.session import SparkPlace, driver_address, spark_place
 
 
 def test_without_a_word_spark_runs_within() -> None:
@@ -41,5 +43,5 @@ def test_an_address_that_spark_was_given_is_not_touched() -> None:
 
 def test_the_input_of_a_task_does_not_print_its_secrets() -> None:
     source = LogRange("/a/b", "id", 0, OffsetRange(0, 1), (), b"", None)
-    work = RangeInput(source, TableFiles("{}", {"token": "a-s3cret"}), 1)
+    work = RangeInput(source, (Target(TableName("a", "b"), TableFiles("{}", {"token": "a-s3cret"})),), 1)
     assert "a-s3cret" not in repr(work)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frazil.core.offsets import OffsetRange
-from frazil.pipeline.spark_ranges import Stretch, capped, held_by, packed, split, task_bytes
+from frazil.pipeline.source.ranges import Stretch, capped, held_by, packed, split, task_bytes
 
 A, B, C = ("/a/a", 0), ("/a/a", 1), ("/a/b", 0)
 

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import pytest
 
 import frazil
-from frazil.core.lake_settings import CatalogSettings
 from frazil.core.settings import Settings
-from frazil.pipeline.spark_source import BatchSourceReader, FrazilSource, RangePartition
+from frazil.core.settings.lake import CatalogSettings
+from frazil.pipeline.source.source import BatchSourceReader, FrazilSource, RangePartition
 from parts.moving import HandMover
 
 TOPIC = "/shop/orders"

@@ -10,17 +10,17 @@ import pytest
 
 import frazil
 from frazil.core.errors import AnotherLeads, OwnerUnreachable
-from frazil.pipeline.lease import this_host
-from frazil.pipeline.status_file import (
+from frazil.node.movers.lease import this_host
+from frazil.node.movers.status_file import (
     QUIET_WRITE_US,
     SILENCE_US_MAX,
     StatusFile,
     read_status,
     write_status,
 )
-from frazil.pipeline.tick_report import TickReport, TopicReport
+from frazil.node.movers.table_progress import known_end
+from frazil.node.movers.tick_report import TickReport, TopicReport
 from frazil.testing import FakeClock
-from frazil.topics.floor import known_end
 
 NOBODY = 2**22 + 1
 RUNNING = {"state": "running", "topics": {}}

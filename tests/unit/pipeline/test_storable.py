@@ -12,7 +12,7 @@ import pytest
 import frazil
 from frazil.core.names import TopicName
 from frazil.core.settings import Settings, make_settings
-from frazil.lake.history import TableHistories
+from frazil.lake.read.history import TableHistories
 from parts.in_process import MoverHere
 
 TOPIC = "/types/one"
@@ -166,7 +166,7 @@ def test_a_row_from_before_such_values_were_refused_is_named_by_its_offset(
     with frazil.open(settings) as storage:
         topic = storage.create_topic(TOPIC, schema=schema)
         with monkeypatch.context() as before:
-            before.setattr("frazil.log.publishing.check_values", lambda _: None)
+            before.setattr("frazil.log.write.publishing.check_values", lambda _: None)
             topic.publish_many(pa.record_batch([[1, 2**63]], schema=schema))
         errors = MoverHere(settings, storage).errors()
     assert "column 'it' of /types/one at offset 1" in str(errors[TOPIC])

@@ -15,20 +15,21 @@ import pytest
 import frazil
 from frazil.cli.doctor import LOOKS
 from frazil.core.clock import SystemClock
+from frazil.core.credentials import NO_CREDENTIALS
 from frazil.core.settings import Settings, make_settings
-from frazil.lake.catalog import catalog_properties, open_catalog
-from frazil.lake.store import TableStore
+from frazil.lake.catalogs.opening import catalog_properties, open_catalog
+from frazil.lake.tables.store import TableStore
 from frazil.log.info import LogInfo
-from frazil.log.repair import repair
-from frazil.pipeline.mover import Mover
-from frazil.pipeline.source import OwnLogs
-from frazil.pipeline.status import pipeline_status
-from frazil.pipeline.status_file import StatusFile, write_status
-from frazil.pipeline.tick_report import TickReport
-from frazil.serve.readiness import BehindTheirTables
+from frazil.log.repair.repair import repair
+from frazil.node.health.readiness import BehindTheirTables
+from frazil.node.movers.log_source import OwnLogs
+from frazil.node.movers.status import pipeline_status
+from frazil.node.movers.status_file import StatusFile, write_status
+from frazil.node.movers.table_progress import StatusReader
+from frazil.node.movers.tick_report import TickReport
+from frazil.pipeline.move.mover import Mover
 from frazil.testing import FakeClock
-from frazil.testing.jobs import JobsHere
-from frazil.topics.floor import ToldStatus
+from frazil.testing.jobs import InProcessJobs
 
 ORDERS, RETURNS = "/shop/orders", "/shop/returns"
 OLD = [f"old {number}".encode() for number in range(10)]
@@ -46,6 +47,7 @@ class Source:
     """Logs of a storage that may be another by the next tick, as with an owner that was started anew."""
 
     address = None
+    credentials = NO_CREDENTIALS
 
     def __init__(self, storage: frazil.Storage) -> None:
         self.storage = storage
@@ -57,7 +59,7 @@ class Source:
 def mover_of(settings: Settings, source: Source) -> Mover:
     properties = catalog_properties(settings)
     tables = TableStore(open_catalog(settings), properties.get("warehouse"), properties)
-    return Mover(settings, source, tables, JobsHere(), FakeClock(), lambda _: None)
+    return Mover(settings, source, tables, InProcessJobs(), FakeClock(), lambda _: None)
 
 
 def tick(settings: Settings, storage: frazil.Storage) -> TickReport:
@@ -233,7 +235,7 @@ def test_status_readiness_and_doctor_say_so(settings: Settings) -> None:
     (finding,) = (look(settings) for look in LOOKS if look.__name__ == "_tables")
     assert (finding.state, "shop.orders has offsets" in finding.text) == ("fail", True)
     with frazil.open(settings) as storage:
-        behind = BehindTheirTables(storage, ToldStatus(settings))
+        behind = BehindTheirTables(storage, StatusReader(settings))
         storage.topic(ORDERS)
         assert [(reason["topic"], reason["error"]) for reason in behind()] == [(ORDERS, "table_ahead")]
         storage.topic(ORDERS).publish_many([b"new"] * 8)  # past the table: now only the mover sees it

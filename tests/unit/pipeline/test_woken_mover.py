@@ -13,10 +13,10 @@ import pytest
 
 import frazil
 from frazil.core.settings import Settings, make_settings
-from frazil.lake.catalog import open_catalog
-from frazil.pipeline.work import RangeInput, RangeOutput
+from frazil.lake.catalogs.opening import open_catalog
+from frazil.pipeline.move.tasks import RangeInput, RangeOutput
 from frazil.testing import FakeClock
-from frazil.testing.jobs import JobsHere
+from frazil.testing.jobs import InProcessJobs
 from parts.in_process import MoverHere
 from parts.meddling import Meddling
 
@@ -32,7 +32,7 @@ def settings(tmp_path: Path) -> Settings:
     return make_settings({"data": tmp_path / "data", "maintenance": {"snapshots_max": 4, "snapshots_min": 2}})
 
 
-class _Jobs(JobsHere):
+class _Jobs(InProcessJobs):
     def __init__(self, reach: Callable[[str], None]) -> None:
         super().__init__(meanwhile=lambda: reach("planned"))
         self._reach = reach
@@ -82,8 +82,8 @@ def test_nothing_is_doubled_and_no_file_that_the_table_needs_is_deleted(
     settings: Settings, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another moves so often meanwhile that snapshots, manifests and versions of the metadata are removed."""
-    monkeypatch.setattr("frazil.lake.expired_files.READERS_MS", 0)
-    monkeypatch.setattr("frazil.lake.expired_files.SWEEP_COUNT", 1)
+    monkeypatch.setattr("frazil.lake.maintenance.expired_files.READERS_MS", 0)
+    monkeypatch.setattr("frazil.lake.maintenance.expired_files.SWEEP_COUNT", 1)
     count = 0
 
     def publish() -> None:

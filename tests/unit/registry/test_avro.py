@@ -9,7 +9,7 @@ import pytest
 from schemas import avro, enum, field, fixed, record
 
 import frazil
-from frazil.registry.avro_schema import AvroSchema
+from frazil.registry.avro.schema import AvroSchema
 from frazil.registry.definition import incompatibilities
 from frazil.registry.kinds import CompatibilityMode
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from frazil.core.errors import InvalidSchema
-from frazil.registry.avro_schema import AvroSchema
-from frazil.registry.json_schema import JsonSchema
+from frazil.registry.avro.schema import AvroSchema
+from frazil.registry.json.schema import JsonSchema
 
 LEVELS = 35
 SECONDS_MAX = 5.0

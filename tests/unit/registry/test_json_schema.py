@@ -12,7 +12,7 @@ from schemas import json_schema
 import frazil
 from frazil.registry.definition import incompatibilities
 from frazil.registry.definitions import parse_definition
-from frazil.registry.json_schema import JsonSchema
+from frazil.registry.json.schema import JsonSchema
 from frazil.registry.kinds import CompatibilityMode, SchemaType
 
 NONE, BACKWARD, FORWARD, FULL = CompatibilityMode

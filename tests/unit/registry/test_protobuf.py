@@ -121,7 +121,7 @@ def test_comments_and_spaces_do_not_make_another_schema() -> None:
 
 def test_it_comes_back_from_what_is_stored_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     made = protobuf('import "google/protobuf/timestamp.proto";', "message M { google.protobuf.Timestamp at = 1; }")
-    monkeypatch.setattr("frazil.registry.protobuf._compile", None)
+    monkeypatch.setattr("frazil.registry.protobuf.schema._compile", None)
     again = stored_definition(SchemaType.PROTOBUF, made.text, made.extra())
     assert again.fingerprint == made.fingerprint
     assert again.tagged() == {

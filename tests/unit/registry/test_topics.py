@@ -8,9 +8,9 @@ import pytest
 
 import frazil
 from frazil.meta.sqlite import SqliteStore
-from frazil.meta.store import Entry
+from frazil.meta.store import StoredEntry
 from frazil.registry.kinds import ValidationPolicy
-from frazil.registry.records import TopicRecord
+from frazil.registry.records import TopicSchemaRecord
 from frazil.registry.registry import SchemaRegistry
 from frazil.registry.topics import AGE_US_MAX, TopicSchemas
 from frazil.testing import FakeClock
@@ -28,16 +28,16 @@ def subjects(registry: SchemaRegistry) -> None:
 
 def check(topics: TopicSchemas, payload: bytes, schema_id: int | None, version: int | None) -> str | None:
     """As a door does for each message."""
-    return topics.judge(TOPIC, topics.recent(TOPIC), payload, schema_id, version)
+    return topics.validate(TOPIC, topics.recent(TOPIC), payload, schema_id, version)
 
 
 def test_a_topic_begins_without_a_subject_and_warns(topics: TopicSchemas) -> None:
-    assert topics.get(TOPIC) == TopicRecord(None, None, ValidationPolicy.WARN, False)
+    assert topics.get(TOPIC) == TopicSchemaRecord(None, None, ValidationPolicy.WARN, False)
     assert check(topics, BAD, None, None) is None
 
 
 def test_the_first_producer_with_a_subject_binds_the_topic(topics: TopicSchemas) -> None:
-    assert topics.bind(TOPIC, "orders") == TopicRecord("orders", 1, ValidationPolicy.WARN, False)
+    assert topics.bind(TOPIC, "orders") == TopicSchemaRecord("orders", 1, ValidationPolicy.WARN, False)
     assert topics.bind(TOPIC, "orders") == topics.get(TOPIC)
     with pytest.raises(frazil.SubjectMismatch, match="are those of the subject orders, not of other"):
         topics.bind(TOPIC, "other")
@@ -61,8 +61,10 @@ def test_partitions_share_what_their_topic_has(topics: TopicSchemas) -> None:
 
 def test_an_administrator_configures_a_topic_whatever_it_had(topics: TopicSchemas) -> None:
     topics.bind(TOPIC, "orders")
-    assert topics.configure(TOPIC, "other", "ENFORCE", True) == TopicRecord("other", 2, ValidationPolicy.ENFORCE, True)
-    assert topics.set_policy(TOPIC, "none", False) == TopicRecord("other", 2, ValidationPolicy.NONE, False)
+    assert topics.configure(TOPIC, "other", "ENFORCE", True) == TopicSchemaRecord(
+        "other", 2, ValidationPolicy.ENFORCE, True
+    )
+    assert topics.set_policy(TOPIC, "none", False) == TopicSchemaRecord("other", 2, ValidationPolicy.NONE, False)
     with pytest.raises(frazil.InvalidInput, match="validation_policy: must be one of none, warn, enforce"):
         topics.set_policy(TOPIC, "strict", False)
     with pytest.raises(frazil.InvalidName):
@@ -74,7 +76,7 @@ def test_a_topic_that_was_forgotten_begins_anew(topics: TopicSchemas, store: Sql
     assert check(topics, GOOD, 1, 1) is None
     store.delete_all([topics.key(TOPIC)])
     topics.changed()
-    assert topics.get(TOPIC) == TopicRecord()
+    assert topics.get(TOPIC) == TopicSchemaRecord()
     assert check(topics, BAD, None, None) is None
     topics.bind(TOPIC, "other")
 
@@ -140,7 +142,7 @@ class Slow:
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> StoredEntry | None:
         found = self._store.get(key)
         if self.meanwhile:
             self.meanwhile.pop()()

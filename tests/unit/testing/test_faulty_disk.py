@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from frazil.core.disk import Disk, LocalDisk
+from frazil.core.disk.memory import MemoryDisk
 from frazil.core.errors import FolderInUse
-from frazil.core.memory_disk import MemoryDisk
 from frazil.testing import FakeClock, FaultyDisk, PowerCut
 
 PAGE = 4096

@@ -1,1 +1,1 @@
-"""How a subscription decides: which message goes to which consumer, and what must be stored. Nothing here does I/O."""
+"""Delivery decisions of a subscription: which message goes to which consumer, and what to store. No I/O."""

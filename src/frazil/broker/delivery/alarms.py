@@ -1,4 +1,4 @@
-"""Moments at which something is due for a message. A moment that no longer holds is passed over, not searched for."""
+"""Deadlines of messages. A deadline that no longer holds is skipped when it is due, not searched for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Iterator
 
 Holds = Callable[[int, int], bool]
-"""Whether this moment is still that of this message."""
+"""Whether this deadline is still that of this message."""
 
 
 class Alarms:
@@ -20,13 +20,13 @@ class Alarms:
         heapq.heappush(self._heap, (at_us, offset))
 
     def next_us(self) -> int | None:
-        """The next moment that holds."""
+        """Return the next valid deadline."""
         while self._heap and not self._holds(*self._heap[0]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_us: int) -> Iterator[int]:
-        """The messages whose moment has come, each once, the earliest first."""
+        """Return the messages whose deadline has passed, each once, the earliest first."""
         while self._heap and self._heap[0][0] <= now_us:
             alarm = heapq.heappop(self._heap)
             if self._holds(*alarm):

@@ -25,7 +25,7 @@ class Kind(enum.StrEnum):
 
 
 class Member:
-    """A consumer as the state machine sees it: known by name until it is removed, connected now and then."""
+    """A consumer as the state machine sees it: known by name until it is removed, connected at times."""
 
     __slots__ = ("_filters", "connected", "in_flight", "key_filters", "name")
 
@@ -74,7 +74,7 @@ class ActiveConsumer:
 
 
 class RoundRobin:
-    """Shared: consumers take turns. A consumer with more than its fair share of the window in flight is passed over."""
+    """Shared: consumers take turns. A consumer with more than its fair share of the window in flight is skipped."""
 
     def __init__(self) -> None:
         self._connected: list[Member] = []

@@ -1,4 +1,4 @@
-"""Messages as the state machine holds them, and what it decides about them."""
+"""Messages as the state machine holds them, and its decisions about them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from frazil.broker.delivery.assignment import Member
 
 
 class Item(Protocol):
-    """A message that was read. The machine looks at nothing but these."""
+    """A message that was read, with only the fields that the state machine uses."""
 
     @property
     def offset(self) -> int: ...
@@ -23,7 +23,7 @@ class Item(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """A message that was delivered and has no answer yet."""
+    """A message that was delivered but not answered."""
 
     item: Item
     member: Member
@@ -41,7 +41,7 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """Publish this poison message as a dead letter, then say `set_aside` or `not_set_aside`."""
+    """Publish this poison message as a dead letter, then call `set_aside` or `not_set_aside`."""
 
     item: Item
     attempts: int
@@ -50,7 +50,7 @@ class SetAside:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """This poison message is given up."""
+    """This poison message is dropped."""
 
     offset: int
     attempts: int

@@ -1,6 +1,7 @@
-"""The policy that was set for one subscription: field by field, over the defaults of the broker.
+"""The policy of one subscription: its own fields, over the defaults of the broker.
 
-Stored with the subscription as the fields that are set. A record without a policy, or without a field, has the default.
+Only the fields that were set are stored with the subscription. A record without a policy, or without a field, has the
+default.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from frazil.broker.delivery.policy import DeliveryPolicy
-from frazil.core.broker_settings import Backoff, Poison
 from frazil.core.errors import InvalidInput
 from frazil.core.names import TopicName
+from frazil.core.settings.broker import Backoff, Poison
 
 DAY_MS = 24 * 60 * 60 * 1_000
 
@@ -37,7 +38,7 @@ BOUNDS = {
 
 @dataclass(frozen=True, slots=True)
 class OwnPolicy:
-    """None: the broker's default holds. Names and units are those of the broker's settings."""
+    """None means the broker's default. Names and units are those of the broker's settings."""
 
     max_unacked_messages: int | None = None
     max_unacked_bytes: int | None = None
@@ -51,7 +52,7 @@ class OwnPolicy:
 
     @classmethod
     def restored(cls, stored: Mapping[str, Any] | None) -> OwnPolicy:
-        """`InvalidInput` of a record that nobody checked."""
+        """Raises `InvalidInput` for an invalid record."""
         given = {name: value for name, value in (stored or {}).items() if name in cls.__dataclass_fields__}
         for name, kind in (("backoff", Backoff), ("poison", Poison)):
             if name in given:
@@ -64,7 +65,7 @@ class OwnPolicy:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def over(self, defaults: DeliveryPolicy) -> DeliveryPolicy:
-        """The policy that holds. Subscriptions without one of their own share the defaults."""
+        """Return the effective policy. Subscriptions without their own policy share the defaults."""
         if self == _NOTHING_SET:
             return defaults
         wanted: dict[str, Any] = {
@@ -81,7 +82,7 @@ class OwnPolicy:
         return replace(defaults, **{name: value for name, value in wanted.items() if value is not None})
 
     def check(self, topic: TopicName, defaults: DeliveryPolicy) -> None:
-        """`InvalidInput` names the field and its limit."""
+        """Raise `InvalidInput` that names the field and its limit."""
         self._check_bounds()
         holds = self.over(defaults)
         is_set = self.redelivery_delay_ms is not None or self.redelivery_delay_ms_max is not None
@@ -116,7 +117,7 @@ _NOTHING_SET = OwnPolicy()
 
 
 def shown(policy: DeliveryPolicy) -> dict[str, Any]:
-    """A policy by the names that users know."""
+    """Return a policy by its public field names."""
     return {
         "max_unacked_messages": policy.window_max,
         "max_unacked_bytes": policy.window_bytes_max,

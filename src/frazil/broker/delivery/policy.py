@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from frazil.core.broker_settings import Backoff, BrokerSettings, Poison
+from frazil.core.backoff import backoff
+from frazil.core.settings.broker import Backoff, BrokerSettings, Poison
 
 __all__ = ["Backoff", "DeliveryPolicy"]
 
@@ -27,7 +28,7 @@ class DeliveryPolicy:
 
     @classmethod
     def of(cls, settings: BrokerSettings) -> DeliveryPolicy:
-        """The default of all subscriptions of a broker."""
+        """Return the default policy of a broker's subscriptions."""
         return cls(
             window_max=settings.max_unacked_messages,
             window_bytes_max=settings.max_unacked_bytes,
@@ -41,12 +42,12 @@ class DeliveryPolicy:
 
     @property
     def attempts_max(self) -> int:
-        """Deliveries of one message, the first one included."""
+        """Maximum deliveries of one message, including the first."""
         return self.redeliveries_max + 1
 
     def retry_delay_us(self, attempts: int, wanted_us: int | None = None) -> int:
-        """Delay after so many failed attempts: what the consumer asks for, or the back-off; never above the limit."""
+        """Delay after that many failed attempts: the consumer's request, or the back-off; never above the limit."""
         if wanted_us is not None:
             return min(wanted_us, self.delay_us_max)
-        doublings = min(attempts - 1, 32) if self.backoff is Backoff.EXPONENTIAL else 0
-        return min(self.delay_us << doublings, self.delay_us_max)
+        failures = attempts if self.backoff is Backoff.EXPONENTIAL else 1
+        return backoff(failures, first=self.delay_us, limit=self.delay_us_max)

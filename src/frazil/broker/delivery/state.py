@@ -1,13 +1,13 @@
 """A subscription as a pure state machine: events go in, decisions come out.
 
-Nothing here does I/O, reads a clock or waits, so that a model test can drive it through millions of histories. A
+It does no I/O, reads no clock and never waits, so that a model test can drive it through millions of histories. A
 message that was read and is not done is in exactly one of these places:
 
-    _new       read, in order of offset, not looked at yet
-    _parked    key-shared: behind another message of its key, or its owner is away
+    _new       read, in offset order, not examined yet
+    _parked    key-shared: after another message of its key, or its owner is disconnected
     _released  key-shared: the message before it is done, so it may be delivered
     _in_flight delivered, no answer yet
-    _retries   delivered before, to be delivered again when it is due
+    _retries   delivered before, to be redelivered when it is due
     _aside     poison, being published as a dead letter
 
 The caller reads more when `wants_items`, stores `progress()` when `changed`, and calls `time_passed` at `wake_at_us`.
@@ -19,16 +19,16 @@ import heapq
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 
-from frazil.broker.cursor import Cursor
 from frazil.broker.delivery.alarms import Alarms
 from frazil.broker.delivery.assignment import Kind, Member, assignment_of
 from frazil.broker.delivery.items import Blocked, Decision, Deliver, Dropped, InFlight, Item, SetAside
 from frazil.broker.delivery.policy import DeliveryPolicy
 from frazil.broker.delivery.progress import Progress
-from frazil.core.broker_settings import Poison
+from frazil.broker.subscriptions.cursor import Cursor
+from frazil.core.settings.broker import Poison
 
 PARKED_MAX = 1_000
-"""Key-shared: messages that are held behind others of their key. The window bounds their bytes."""
+"""Key-shared: messages held behind others of their key. The window limits their bytes."""
 TIMED_OUT, DISCONNECTED, RESTARTED = "the acknowledgement took too long", "the consumer disconnected", "a restart"
 
 
@@ -38,14 +38,14 @@ class SubscriptionState:
         self.kind = kind
         self.policy = policy
         self.durable_end = kept.cursor
-        """Where the cursor will be after a crash."""
+        """The cursor after a crash."""
         self.incarnation = kept.incarnation
         self.cursor = Cursor(kept.cursor, ((one.start, one.end) for one in kept.done))
         self.log_end = log_end
         self.next_offset = kept.cursor
         """The next message to read."""
         self.changed = kept != progress
-        """Whether `progress()` differs from what was taken last."""
+        """Whether `progress()` differs from its last result."""
         self.members: dict[str, Member] = {}
         self._connected = 0
         self.timeouts = 0
@@ -70,7 +70,7 @@ class SubscriptionState:
         self._held_bytes = 0
         self._window_bytes = 0
 
-    # --- what the caller asks
+    # --- queries of the caller
 
     @property
     def in_flight(self) -> int:
@@ -87,17 +87,17 @@ class SubscriptionState:
 
     @property
     def blocked_by(self) -> int | None:
-        """The oldest poison message that keeps newer ones back."""
+        """The oldest poison message that blocks newer ones."""
         return min(self._poison, default=None)
 
     @property
     def wants_items(self) -> bool:
-        """Whether the caller should read on at `next_offset`."""
+        """Whether the caller should read from `next_offset`."""
         return self.has_room and self.next_offset < self.log_end
 
     @property
     def has_room(self) -> bool:
-        """Whether a message that is published now could be read and delivered."""
+        """Whether a message published now could be read and delivered."""
         return (
             self._connected > 0
             and not self._new
@@ -108,12 +108,12 @@ class SubscriptionState:
         )
 
     def wake_at_us(self) -> int | None:
-        """When `time_passed` is due next; None if nothing waits for time."""
+        """When `time_passed` is due next; None if there is no deadline."""
         moments = (self._deadlines.next_us(), self._due.next_us())
         return min((one for one in moments if one is not None), default=None)
 
     def progress(self) -> Progress:
-        """What to store now."""
+        """Return the state to store."""
         self.changed = False
         return Progress(self.incarnation, self.cursor.end, tuple(self.cursor.above()), dict(self._attempts))
 
@@ -124,7 +124,7 @@ class SubscriptionState:
         return list(self._dispatch(now_us))
 
     def fetched(self, items: Iterable[Item], now_us: int) -> list[Decision]:
-        """Messages from `next_offset` on, in order. Offsets may be missing: no row of the topic has them any more."""
+        """Add messages from `next_offset` on, in order. Offsets may be missing if their rows no longer exist."""
         for item in items:
             if item.offset < self.next_offset:
                 continue
@@ -136,7 +136,7 @@ class SubscriptionState:
         return list(self._dispatch(now_us))
 
     def removed_below(self, first_offset: int, now_us: int) -> list[Decision]:
-        """The topic no longer has these messages. Those that were read before are delivered still."""
+        """The topic no longer has these messages. Those already read are still delivered."""
         if first_offset > self.next_offset:
             self._skip(first_offset)
             self.next_offset = first_offset
@@ -151,7 +151,7 @@ class SubscriptionState:
     # --- events: consumers
 
     def joined(self, name: str, key_filters: tuple[str, ...], now_us: int) -> list[Decision]:
-        """A consumer is known from now on, also while it is away. Again: with other filters."""
+        """Add a consumer, which stays known while it is disconnected; or replace its filters."""
         member = self.members.get(name)
         if member is None:
             self.members[name] = Member(name, key_filters)
@@ -164,7 +164,7 @@ class SubscriptionState:
         return [*decisions, *self._dispatch(now_us)]
 
     def connected(self, name: str, now_us: int) -> list[Decision]:
-        """A known consumer has a new stream. What was in flight on an earlier one goes out again at once."""
+        """A known consumer has a new stream. Messages in flight on its earlier stream are redelivered at once."""
         decisions = self.disconnected(name, now_us)
         member = self.members[name]
         member.connected = True
@@ -174,7 +174,7 @@ class SubscriptionState:
         return [*decisions, *self._dispatch(now_us)]
 
     def disconnected(self, name: str, now_us: int, unsent: Collection[int] = ()) -> list[Decision]:
-        """What was in flight goes out again at once. `unsent` was never sent to the consumer: it is no attempt."""
+        """Redeliver the messages in flight at once. `unsent` were never sent to the consumer: they are no attempts."""
         member = self.members[name]
         if not member.connected:
             return []
@@ -190,7 +190,7 @@ class SubscriptionState:
         return [*failed, *self._dispatch(now_us)]
 
     def removed(self, name: str, now_us: int) -> list[Decision]:
-        """A consumer is forgotten: nothing is kept for it any more."""
+        """Forget a consumer: nothing is held for it any more."""
         decisions = self.disconnected(name, now_us)
         del self.members[name]
         self._recheck_keys()
@@ -214,11 +214,11 @@ class SubscriptionState:
         return [*self._failed(offset, now_us, now_us + delay_us, reason), *self._dispatch(now_us)]
 
     def is_out(self, offset: int) -> bool:
-        """Delivered, and not yet done with."""
+        """Whether the message is delivered but not done."""
         return offset in self._in_flight or offset in self._retries
 
     def _is_of_us(self, offset: int, incarnation: int | None) -> bool:
-        """An answer without an incarnation counts only for a message that is out now."""
+        """Whether the answer is for this incarnation; without an incarnation it counts only for a message in flight."""
         if incarnation is None:
             return self.is_out(offset)
         return incarnation == self.incarnation and 0 <= offset < self.log_end
@@ -233,7 +233,7 @@ class SubscriptionState:
     def not_set_aside(
         self, offset: int, incarnation: int, now_us: int, *, permanent: bool = False, reason: str = ""
     ) -> list[Decision]:
-        """The dead letter could not be published: tried again later. If it never can be, the message blocks."""
+        """The dead letter could not be published: retry later. If it never can be, the message blocks."""
         if incarnation != self.incarnation or offset not in self._aside:
             return []
         item = self._aside.pop(offset)
@@ -251,9 +251,8 @@ class SubscriptionState:
             decisions += self._failed(offset, now_us, now_us + delay_us, TIMED_OUT)
         return [*decisions, *self._dispatch(now_us)]
 
-    def stood_still(self, now_us: int) -> list[Decision]:
-        """The broker itself did nothing for a while: answers to what is in flight may wait to be read. Every delivery
-        has its whole time again, for consumers must not pay for a pause of the broker."""
+    def stalled(self, now_us: int) -> list[Decision]:
+        """Restart all delivery timeouts after the broker stalled: consumers must not pay for a pause of the broker."""
         deadline_us = now_us + self.policy.ack_timeout_us
         for offset, flight in self._in_flight.items():
             self._in_flight[offset] = InFlight(flight.item, flight.member, deadline_us)
@@ -261,7 +260,7 @@ class SubscriptionState:
         return list(self._dispatch(now_us))
 
     def policy_set(self, policy: DeliveryPolicy, now_us: int) -> list[Decision]:
-        """Holds from now on. Messages that block go by the new policy at their next delivery."""
+        """Apply a policy. Blocking messages follow it at their next delivery."""
         self.policy = policy
         for offset in list(self._poison):
             del self._poison[offset]
@@ -270,12 +269,12 @@ class SubscriptionState:
         return list(self._dispatch(now_us))
 
     def stored(self, progress: Progress) -> None:
-        """What `progress()` gave is durable. A reset since then counts once it is stored itself."""
+        """`progress()` is durable. A later reset counts once it is stored itself."""
         if progress.incarnation == self.incarnation:
             self.durable_end = progress.cursor
 
     def reset(self, offset: int, incarnation: int, now_us: int) -> list[Decision]:
-        """Start again at an offset, as another incarnation. Consumers stay connected; what is out is void."""
+        """Restart at an offset, as another incarnation. Consumers stay connected; messages in flight are void."""
         self.durable_end = min(self.durable_end, offset)
         self.incarnation = incarnation
         self.cursor = Cursor(offset)
@@ -290,7 +289,7 @@ class SubscriptionState:
     # --- decisions
 
     def _dispatch(self, now_us: int) -> Iterator[Decision]:
-        """Retries that are due, then messages whose key became free, then new ones; each in order of offset."""
+        """Dispatch due retries, then messages whose key became free, then new ones; each in offset order."""
         self._collect_due(now_us)
         yield from self._dispatch_retries(now_us)
         yield from self._dispatch_released(now_us)
@@ -301,14 +300,14 @@ class SubscriptionState:
             heapq.heappush(self._stalled, offset)
 
     def _dispatch_retries(self, now_us: int) -> Iterator[Decision]:
-        """A retry that no consumer can take now stalls until consumers change, or until something else is done."""
+        """A retry that no consumer can take stalls until consumers change, or until another message is done."""
         waiting, self._stalled = self._stalled, []
         blocked_by = self.blocked_by
         while waiting:
             offset = heapq.heappop(waiting)
             retry = self._retries.get(offset)
             if retry is None or retry[0] > now_us:
-                continue  # done, or put off since
+                continue  # done, or postponed since
             if blocked_by is not None and offset > blocked_by:
                 heapq.heappush(self._stalled, offset)
                 continue
@@ -316,7 +315,7 @@ class SubscriptionState:
             if member is None:
                 heapq.heappush(self._stalled, offset)
                 if self.kind is not Kind.KEY_SHARED:
-                    self._stalled += waiting  # nobody has room for any of them
+                    self._stalled += waiting  # no consumer has room for any of them
                     heapq.heapify(self._stalled)
                     return
                 continue
@@ -359,7 +358,8 @@ class SubscriptionState:
                 yield from self._deliver(item, member, now_us)
 
     def _dispatch_of_key(self, item: Item, now_us: int) -> Iterator[Decision]:
-        """Deliver the first message of a key, keep what a consumer that is away accepts, skip what nobody accepts."""
+        """Deliver the first message of a key, keep it for a disconnected consumer, or skip it if no consumer accepts
+        it."""
         member = self._assignment.pick(item.key, self.policy.window_max)
         if member is not None:
             self._parked.setdefault(item.key, deque())
@@ -376,7 +376,7 @@ class SubscriptionState:
             self._release(item.key)
 
     def _deliver(self, item: Item, member: Member, now_us: int) -> Iterator[Decision]:
-        """Deliver once more, or decide about poison: also of a message whose last attempt ended with a crash."""
+        """Deliver once more, or handle poison, including a message whose last attempt ended with a crash."""
         offset = item.offset
         attempts = self._attempts.get(offset, 0)
         if attempts >= self.policy.attempts_max and offset not in self._poison:
@@ -396,7 +396,7 @@ class SubscriptionState:
         yield Deliver(member.name, item, attempts + 1)
 
     def _failed(self, offset: int, now_us: int, due_us: int, reason: str) -> Iterator[Decision]:
-        """A delivery ended without an ack, however it ended."""
+        """A delivery ended without an ack, for any reason."""
         flight = self._in_flight.pop(offset)
         flight.member.in_flight.discard(offset)
         self.changed = True
@@ -452,7 +452,7 @@ class SubscriptionState:
         self._parked_count += 1
 
     def _release(self, key: bytes) -> None:
-        """The message of this key that was out is done: the next one may go."""
+        """The delivered message of this key is done: the next one may be delivered."""
         waiting = self._parked[key]
         while waiting:
             item = waiting.popleft()
@@ -464,13 +464,13 @@ class SubscriptionState:
         del self._parked[key]
 
     def _recheck_keys(self) -> None:
-        """Consumers changed: keys whose owner was away may have one now, or nobody may want them any more."""
+        """Consumers changed: a key may have a connected owner now, or no consumer that accepts it."""
         away, self._away = self._away, set()
         for key in away:
             self._release(key)
 
     def _finish(self, offset: int) -> None:
-        """A message is done, wherever it is."""
+        """Mark a message as done, wherever it is."""
         flight = self._in_flight.pop(offset, None)
         item = flight.item if flight is not None else self._aside.pop(offset, None)
         if flight is not None:

@@ -5,6 +5,8 @@
 //!     receive URL TOPIC SUBSCRIPTION KIND CONSUMER [NACK]   until stdin ends; with NACK, each one refused at first
 //!     measure URL TOPIC SENDERS EACH BYTES                  the median of an answer in µs, and messages a second
 //!     schema URL SUBJECT TOPIC DEFINITION PAYLOAD...        register, bind a producer to it, send
+//!
+//! DANUBE_CA, DANUBE_CERTIFICATE, DANUBE_KEY (files) and DANUBE_TOKEN are for a server with TLS and security.
 
 use danube_client::{Consumer, DanubeClient, Producer, SchemaType, SubType};
 use std::collections::{HashMap, HashSet};
@@ -33,7 +35,20 @@ async fn main() -> Outcome {
 }
 
 async fn client(url: &str) -> Result<DanubeClient, Box<dyn Error>> {
-    Ok(DanubeClient::builder().service_url(url).build().await?)
+    let mut builder = DanubeClient::builder().service_url(url);
+    match (given("DANUBE_CA"), given("DANUBE_CERTIFICATE"), given("DANUBE_KEY")) {
+        (Some(ca), Some(certificate), Some(key)) => builder = builder.with_mtls(ca, certificate, key)?,
+        (Some(ca), _, _) => builder = builder.with_tls(ca)?,
+        _ => {}
+    }
+    if let Some(token) = given("DANUBE_TOKEN") {
+        builder = builder.with_token(token);
+    }
+    Ok(builder.build().await?)
+}
+
+fn given(name: &str) -> Option<String> {
+    std::env::var(name).ok()
 }
 
 async fn send(given: &[&str]) -> Outcome {

@@ -1,0 +1,1 @@
+"""Subscriptions: cursor, consumers, and delivery of messages to streams."""

@@ -1,0 +1,1 @@
+"""Topics of the broker: creation, opening, deletion; their messages and dead letters."""

@@ -1,0 +1,1 @@
+"""Verbs of keys, roles, bindings and certificates."""

@@ -1,0 +1,1 @@
+"""The target of a verb: a data folder, a server, or a process of its own."""

@@ -1,0 +1,1 @@
+"""Shared terminal output and input of verbs: options, tables, progress, formats."""

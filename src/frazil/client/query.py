@@ -1,0 +1,37 @@
+"""Send an SQL query to the owner and stream its result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight
+
+from frazil.client.connection import FAILURES, Connection
+from frazil.client.reading import ALIGNED
+
+
+def run_query(
+    connection: Connection, query: str, snapshot_id: int | None = None, at: str | None = None
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Return the columns and an iterator of batches; raises `InvalidInput` for a wrong query, also while it runs."""
+    asked = {"query": query, "snapshot": snapshot_id, "at": at}
+    ticket = pa.flight.Ticket(json.dumps({"sql": asked}).encode())
+    try:
+        stream = connection.flight.do_get(ticket, pa.flight.FlightCallOptions(read_options=ALIGNED))
+        schema = stream.schema
+    except FAILURES as error:
+        raise connection.error_of(error) from None
+    return schema, _batches(connection, stream)
+
+
+def _batches(connection: Connection, stream: Any) -> Iterator[pa.RecordBatch]:
+    try:
+        for chunk in stream:
+            yield chunk.data
+    except FAILURES as error:
+        raise connection.error_of(error) from None
+    finally:
+        stream.cancel()

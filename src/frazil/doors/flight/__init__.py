@@ -1,0 +1,1 @@
+"""The Arrow Flight server: Frazil clients, stock Flight clients, movers."""

@@ -1,0 +1,1 @@
+"""Rows to clients: reading, flight infos, SQL."""

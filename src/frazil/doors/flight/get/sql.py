@@ -1,0 +1,127 @@
+"""SQL queries, answered as rows: the ticket is {"sql": {"query", "snapshot", "at"}}.
+
+Each runs in its own process, `frazil sql`: a query may use all its memory and time, and must not affect publishers. It
+sees only the topics and no other file of this host, and ends with its caller, or with the server. It waits for a slow
+caller, but no longer than the time limit of a query.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pydantic import Field
+
+from frazil.core.errors import QueryTooLong, QuotaExceeded, TryLater
+from frazil.core.errors.codec import from_dict
+from frazil.core.principal import LOCAL, Principal
+from frazil.doors.admission import QueryRights, StreamRights, who
+from frazil.doors.calls import Context
+from frazil.doors.flight.calls import Calls
+from frazil.doors.flight.movers import parsed
+from frazil.doors.flight.requests import FlightRequest
+from frazil.doors.flight.wire import batch_data, schema_data
+from frazil.node.jobs.verbs import failure_of
+from frazil.node.node import Node
+from frazil.node.query.process import SqlProcess
+
+QUERIES_MAX = 4
+QUERIES_OF_CALLER_MAX = 2
+"""With security on: one caller leaves room for the others."""
+TICKET_BYTES_MAX = 64 * 1024
+RETRY_AFTER_MS = 1_000
+
+Answer = TypeVar("Answer")
+
+
+_WORD = r"^[^\x00]+$"
+"""Valid process arguments."""
+
+
+class _Question(FlightRequest):
+    query: str = Field(pattern=_WORD)
+    snapshot: int | None = Field(None, ge=-(2**63), lt=2**63)
+    at: str | None = Field(None, max_length=64, pattern=_WORD)
+
+
+class _Ticket(FlightRequest):
+    sql: _Question
+
+
+def is_sql(ticket: bytes) -> bool:
+    return ticket.lstrip()[:20].replace(b" ", b"").startswith(b'{"sql"')
+
+
+class SqlAnswers:
+    """Created and used on one event loop."""
+
+    def __init__(self, node: Node, calls: Calls, seconds_max: int) -> None:
+        self._node = node
+        self._seconds_max = seconds_max
+        self._calls = calls
+        self._running = 0
+        self._by_caller: Counter[str] = Counter()
+        self._threads = ThreadPoolExecutor(QUERIES_MAX, "frazil-sql")
+
+    async def get(self, ticket: bytes, context: Context) -> None:
+        asked = parsed(_Ticket, ticket, "ticket", TICKET_BYTES_MAX).sql
+        if self._running >= QUERIES_MAX:
+            self._calls.counts.refuse()
+            raise TryLater(f"{QUERIES_MAX} queries run, and no more may; try again later", limit=QUERIES_MAX)
+        caller = who()
+        if self._calls.gate.is_on and caller is not LOCAL and self._by_caller[caller.name] >= QUERIES_OF_CALLER_MAX:
+            raise QuotaExceeded(caller.name, "concurrent queries", QUERIES_OF_CALLER_MAX, RETRY_AFTER_MS)
+        self._running += 1
+        self._by_caller[caller.name] += 1
+        try:
+            rights = QueryRights(self._calls.gate, caller, context.peer())
+            rights.admit()
+            with self._calls.stream():
+                query = await self._in_thread(self._started, rights.who, asked)
+                try:
+                    with rights.open(query.kill), self._calls.until_end(query.kill):
+                        await self._answer_in_time(query, context, rights)
+                finally:
+                    query.kill()
+                    await asyncio.shield(self._in_thread(query.close))
+        finally:
+            self._running -= 1
+            self._by_caller -= Counter((caller.name,))
+
+    async def _answer_in_time(self, query: SqlProcess, context: Context, rights: StreamRights) -> None:
+        try:
+            async with asyncio.timeout(self._seconds_max):
+                await self._answer(query, context, rights)
+        except TimeoutError:
+            raise QueryTooLong(self._seconds_max, "flight.query_seconds_max") from None
+
+    async def _answer(self, query: SqlProcess, context: Context, rights: StreamRights) -> None:
+        reader = await self._in_thread(query.opened)
+        if reader is not None:
+            await context.write(schema_data(reader.schema))
+            while (batch := await self._in_thread(_next, reader)) is not None:
+                await rights.give(batch.nbytes)
+                self._calls.counts.sent(batch.num_rows)
+                await context.write(batch_data(batch))
+        code = await self._in_thread(query.child.wait)
+        self._calls.check_open()
+        if code != 0 or reader is None:
+            raise from_dict(await self._in_thread(failure_of, query.child, code, "query"))
+
+    def _started(self, caller: Principal, asked: _Question) -> SqlProcess:
+        return self._node.query(caller, asked.query, snapshot=asked.snapshot, at=asked.at)
+
+    async def _in_thread(self, work: Callable[..., Answer], *arguments: Any) -> Answer:
+        return await self._calls.loop.run_in_executor(self._threads, work, *arguments)
+
+
+def _next(reader: pa.RecordBatchReader) -> pa.RecordBatch | None:
+    """Return None at the end; the exit code distinguishes it from a failure."""
+    try:
+        return reader.read_next_batch()
+    except (StopIteration, pa.ArrowException, OSError):
+        return None

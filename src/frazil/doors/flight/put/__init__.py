@@ -1,0 +1,1 @@
+"""Batches from clients: the numbered form of Frazil clients, and plain batches of any Flight client."""

@@ -1,0 +1,214 @@
+"""Topic administration over Flight: create, change, delete, list and describe topics.
+
+    action `topics`           the names of all
+    action `topic`            {"topic", "schema", "create"}: what a client needs to know, created if it does not exist
+    action `create_topic`     {"topic", "schema", "retention"}
+    action `create_partitions` {"topic", "partitions", "retention"}: what a client needs to know of each
+    action `delete_topic`     {"topic", "force"}
+    action `topic_stats`, `topic_sync`     {"topic"}
+    action `producer`         {"topic", "log_id", "producer"}: {"epoch"}, -1 if the name has no client
+    action `change_schema`    {"topic", "schema"}
+    action `set_retention`    {"topic", "retention"}
+
+A schema is in Arrow's form, as base64.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field
+
+from frazil.core import access
+from frazil.core.access import Action, Right
+from frazil.core.errors import SchemaMismatch, TopicDiffers, TopicNotFound
+from frazil.core.names import TopicName
+from frazil.core.principal import ANONYMOUS, LOCAL, Principal
+from frazil.core.rows.columns import SCHEMA_CHARACTERS_MAX, schema_as_text, schema_from_text
+from frazil.core.sequences import NAME_CHARACTERS_MAX, NO_EPOCH, check_producer
+from frazil.core.settings import FlightSettings, RetentionSettings
+from frazil.doors.flight.actions import FlightAction, identified
+from frazil.doors.flight.movers import parsed
+from frazil.node.node import Node
+from frazil.node.types.log import Topic, TopicLog, cut_since
+
+
+class _Named(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    topic: str = Field(max_length=1024)
+
+
+class _WithSchema(_Named):
+    schema_: str | None = Field(None, alias="schema", max_length=SCHEMA_CHARACTERS_MAX)
+
+    @property
+    def own(self) -> pa.Schema | None:
+        return None if self.schema_ is None else schema_from_text(self.schema_)
+
+
+class _Wanted(_WithSchema):
+    create: bool = False
+
+
+class _New(_WithSchema):
+    retention: RetentionSettings | None = None
+
+
+class _NewPartitions(_Named):
+    partitions: int
+    retention: RetentionSettings | None = None
+
+
+class _Delete(_Named):
+    force: bool = False
+
+
+class _Producer(_Named):
+    log_id: str
+    producer: str = Field(min_length=1, max_length=NAME_CHARACTERS_MAX)
+
+
+class _Retention(_Named):
+    retention: RetentionSettings | None = None
+
+
+class TopicActions:
+    """The actions by name, called by the Flight server with a body."""
+
+    def __init__(self, node: Node, settings: FlightSettings) -> None:
+        self._node = node
+        self._topics = node.topics(ANONYMOUS)
+        self._settings = settings
+        self.by_name = {
+            "topics": FlightAction(identified, self._list),
+            "topic": FlightAction(_on(_Wanted, Action.DESCRIBE), self._topic),
+            "create_topic": FlightAction(_on(_New, Action.CREATE), self._create),
+            "create_partitions": FlightAction(_on(_NewPartitions, Action.CREATE), self._create_partitions),
+            "delete_topic": FlightAction(_on(_Delete, Action.DELETE), self._delete),
+            "change_schema": FlightAction(_on(_WithSchema, Action.ALTER), self._change_schema),
+            "set_retention": FlightAction(_on(_Retention, Action.ALTER), self._set_retention),
+            "topic_stats": FlightAction(_on(_Named, Action.DESCRIBE), self._stats),
+            "topic_sync": FlightAction(_on(_Named, Action.PRODUCE), self._sync),
+            "producer": FlightAction(_on(_Producer, Action.PRODUCE), self._producer),
+        }
+
+    def _list(self, who: Principal, _: bytes) -> bytes:
+        """Return the topics that the caller may know of."""
+        return _json(self._node.topic_names(who))
+
+    def _topic(self, who: Principal, body: bytes) -> bytes:
+        """Describe a topic. A missing one is created only for a caller who may create it."""
+        asked = parsed(_Wanted, body, "topic")
+        is_new, gate = asked.create, self._node.gate
+        if is_new and gate.is_on:
+            name = TopicName.parse(asked.topic)
+            is_new = name not in self._topics.family(name)
+            if is_new:
+                gate.check(who, Action.CREATE, access.topic(asked.topic))
+        return self._described(self._topics.open(asked.topic, schema=asked.own, create=is_new, by=who))
+
+    def _create(self, who: Principal, body: bytes) -> bytes:
+        asked = parsed(_New, body, "create_topic")
+        name = TopicName.parse(asked.topic)
+        self._topics.create(name, schema=asked.own, retention=asked.retention, introduce=False, by=who)
+        return self._described(self._topics.open(asked.topic, create=False))
+
+    def _create_partitions(self, who: Principal, body: bytes) -> bytes:
+        asked = parsed(_NewPartitions, body, "create_partitions")
+        name = TopicName.parse(asked.topic)
+        made = self._topics.create(
+            name, partitions=asked.partitions, retention=asked.retention, introduce=False, by=who
+        )
+        return _json([self._facts(self._topics.open(str(one), create=False)) for one in made])
+
+    def _delete(self, _: Principal, body: bytes) -> bytes:
+        asked = parsed(_Delete, body, "delete_topic")
+        self._topics.delete(TopicName.parse(asked.topic), force=asked.force)
+        return _json({})
+
+    def _change_schema(self, _: Principal, body: bytes) -> bytes:
+        asked = parsed(_WithSchema, body, "change_schema")
+        if asked.own is None:
+            raise SchemaMismatch("schema: change_schema needs one", field="schema")
+        return self._described(self._topics.change_schema(asked.topic, asked.own))
+
+    def _set_retention(self, _: Principal, body: bytes) -> bytes:
+        asked = parsed(_Retention, body, "set_retention")
+        self._topics.set_retention(asked.topic, asked.retention)
+        return _json({})
+
+    def _stats(self, who: Principal, body: bytes) -> bytes:
+        asked = parsed(_Named, body, "topic_stats")
+        return _json(self._node.topic(who, asked.topic, Action.DESCRIBE).stats().as_dict())
+
+    def _sync(self, who: Principal, body: bytes) -> bytes:
+        asked = parsed(_Named, body, "topic_sync")
+        return _json({"durable_end": self._node.topic(who, asked.topic, Action.PRODUCE).sync()})
+
+    def _producer(self, who: Principal, body: bytes) -> bytes:
+        """Return the name's epoch, which a client reads before it takes the name, to detect a concurrent takeover."""
+        asked = parsed(_Producer, body, "producer")
+        topic = self._node.topic(who, asked.topic, Action.PRODUCE)
+        check_log(topic.log, asked.log_id)
+        state = topic.producer_state(own_producer(self._node, who, asked.producer))
+        return _json({"epoch": NO_EPOCH if state is None else state.epoch})
+
+    def _described(self, topic: Topic) -> bytes:
+        return _json(self._facts(topic))
+
+    def _facts(self, topic: Topic) -> dict[str, Any]:
+        wal = self._node.settings.wal
+        own = topic.schema
+        return {
+            "topic": topic.name,
+            "log_id": topic.log.log_id,
+            "former": [one.log_id for one in topic.log.former],
+            "schema": None if own is None else schema_as_text(own),
+            "message_bytes_max": min(wal.message_bytes_max, self._settings.batch_bytes_max),
+            "batch_bytes_max": min(wal.batch_bytes_max, self._settings.batch_bytes_max),
+            "batch_rows_max": self._settings.batch_rows_max,
+        }
+
+
+def own_producer(node: Node, who: Principal, name: str) -> str:
+    """Return the name under which the log keeps a producer. With security on, each principal has its own names.
+
+    The names of this host's own programs stay as they are.
+    """
+    if not node.gate.is_on or who is LOCAL:
+        return name
+    check_producer(name)
+    own = f"{_hash(who.name)}/{name}"
+    return own if len(own) <= NAME_CHARACTERS_MAX else f"{_hash(who.name)}/{_hash(name)}"
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _on(form: type[_Named], action: Action) -> Callable[[bytes], Sequence[Right]]:
+    """The rights for a body of that form: an action on its topic."""
+    return lambda body: (Right(action, access.topic(parsed(form, body, "body").topic)),)
+
+
+def check_log(log: TopicLog, log_id: str | None, offset: int | None = None) -> None:
+    """Refuse a client that expects another log. A renumbered log has the same rows below the cut, so readers at an
+    `offset` there continue. Unanswered rows sent to it may be stored: unlike with a deleted log."""
+    if log_id in (None, log.log_id):
+        return
+    cut = cut_since(log.former, str(log_id))
+    if cut is None:
+        raise TopicNotFound(str(log.name), "it was deleted, and another was created under its name; use that one")
+    if offset is None or offset > cut:
+        raise TopicDiffers(
+            str(log.name), f"it was renumbered, and its rows have other offsets from {cut} on; open it again"
+        )
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value).encode()

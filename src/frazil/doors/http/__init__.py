@@ -1,0 +1,1 @@
+"""The HTTP server: health, metrics and the admin API."""

@@ -1,0 +1,1 @@
+"""Long-running work as jobs: verifications, table maintenance, log checks."""

@@ -1,0 +1,1 @@
+"""The mover's commit: one pinned, atomic change of a table."""

@@ -1,0 +1,1 @@
+"""Data files and manifests: locations, file access, writing and checking."""

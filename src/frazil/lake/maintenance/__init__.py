@@ -1,0 +1,1 @@
+"""Table inspection for maintenance, and removal of files that are no longer needed."""

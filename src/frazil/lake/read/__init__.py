@@ -1,0 +1,1 @@
+"""Reading tables by offset: planning, prefetch, rows of a file, audit."""

@@ -1,0 +1,1 @@
+"""Tables: schema, token, field ids, and the rows that each holds of its logs."""

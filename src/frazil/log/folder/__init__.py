@@ -1,0 +1,1 @@
+"""The data folder: its topics, its owner, its identity."""

@@ -1,0 +1,1 @@
+"""The bytes of a log: segment frames, encoded batches, checksummed JSON records."""

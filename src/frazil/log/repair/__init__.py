@@ -1,0 +1,1 @@
+"""Recovery after a crash, checks of all bytes, repair and renumbering."""

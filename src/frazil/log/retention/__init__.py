@@ -1,0 +1,1 @@
+"""Which segments may be deleted, and the guards that must agree first."""

@@ -1,0 +1,1 @@
+"""The write path of a log: checks, group commit, producers, the disk budget."""

@@ -1,0 +1,1 @@
+"""The Node: the interface to a data folder, over the log and the lake."""

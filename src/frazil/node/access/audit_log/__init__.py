@@ -1,0 +1,1 @@
+"""Where the audit log goes: a file, and a topic if wanted."""

@@ -1,0 +1,266 @@
+"""The directory: keys, roles, bindings and creators of topics in the metadata store, followed by a watch.
+
+    /security/keys/{id}                              `frazil.node.access.keys`
+    /security/roles/{name}                           {"rules": [{"effect", "actions", "kind", "pattern"}, …]}
+    /security/bindings/{principal}/{hash}            {"principal", "role", "scope"}; hash of role and scope
+    /security/creators/{namespace}/{topic}           `frazil.node.access.topic_quotas.creators`
+
+Each change is a compare-and-set. A change by any process is effective here within a second: it replaces the state and
+increments `generation`, by which callers drop what they have derived from rights. While the store is unavailable, the
+last known state applies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import quote, unquote
+
+from frazil.core.errors import Closed, FrazilError, InvalidInput, TryLater
+from frazil.core.principal import Principal
+from frazil.meta.store import ABSENT, Listing, MetaStore, StoredEntry, Watch
+from frazil.meta.topic_records import CREATOR_RECORDS
+from frazil.node.access.keys import KeyRecord, UnreadableKey
+from frazil.node.access.roles import BUILT_IN, EVERYTHING, UNREADABLE, Binding, Role, RoleGrant, made_role
+from frazil.node.access.topic_quotas.creators import Creators
+
+SECURITY = "/security/"
+KEYS, ROLES, BINDINGS = (f"{SECURITY}{what}/" for what in ("keys", "roles", "bindings"))
+TRIES_MAX = 20
+_PAUSE_S = 0.2
+_JOIN_S_MAX = 5.0
+
+_log = logging.getLogger("frazil.access")
+
+
+def binding_key(binding: Binding) -> str:
+    told = hashlib.sha256(f"{binding.role}\0{binding.scope}".encode()).hexdigest()[:32]
+    return f"{BINDINGS}{quote(binding.principal, safe='')}/{told}"
+
+
+def bindings_prefix(principal: str) -> str:
+    return f"{BINDINGS}{quote(principal, safe='')}/"
+
+
+@dataclass(frozen=True, slots=True)
+class AccessState:
+    """All keys, roles and bindings at one moment. Never changed, only replaced."""
+
+    keys: Mapping[str, KeyRecord] = field(default_factory=dict)
+    roles: Mapping[str, Role] = field(default_factory=dict)
+    """Without the built-in ones."""
+    bindings: Mapping[str, Mapping[str, Binding]] = field(default_factory=dict)
+    """By principal and store key."""
+
+    def role(self, name: str) -> Role | None:
+        return BUILT_IN.get(name) or self.roles.get(name)
+
+    def with_entry(self, key: str, value: bytes | None) -> AccessState:
+        """Return the state with one more, one changed or one less record."""
+        if key.startswith(KEYS):
+            name = key.removeprefix(KEYS)
+            return replace(self, keys=_with(self.keys, name, None if value is None else _read_key(name, value)))
+        if key.startswith(ROLES):
+            name = unquote(key.removeprefix(ROLES))
+            return replace(self, roles=_with(self.roles, name, None if value is None else _read_role(name, value)))
+        if key.startswith(BINDINGS):
+            name = unquote(key.removeprefix(BINDINGS).partition("/")[0])
+            read = None if value is None else _read_binding(name, value)
+            own = _with(self.bindings.get(name, {}), key, read)
+            return replace(self, bindings=_with(self.bindings, name, own or None))
+        return self
+
+
+def _with(known: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
+    changed = {**known, name: value}
+    if value is None:
+        del changed[name]
+    return changed
+
+
+def _read_key(key_id: str, value: bytes) -> KeyRecord | None:
+    try:
+        return KeyRecord.decode(key_id, value)
+    except UnreadableKey as error:
+        _log.warning("%s; it is refused", error)
+        return None
+
+
+def _read_role(name: str, value: bytes) -> Role:
+    try:
+        return made_role(name, json.loads(value)["rules"])
+    except (ValueError, KeyError, TypeError, InvalidInput) as error:
+        _log.warning("the role %a can't be read, so its principals have no rights: %s", name, error)
+        return UNREADABLE
+
+
+def _read_binding(principal: str, value: bytes) -> Binding:
+    try:
+        read = json.loads(value)
+        return Binding(principal, str(read["role"]), str(read["scope"]))
+    except (ValueError, KeyError, TypeError) as error:
+        _log.warning("a binding of %a can't be read, so it has no rights: %s", principal, type(error).__name__)
+        return Binding(principal, UNREADABLE.name)
+
+
+class AccessDirectory:
+    """The current state, and compare-and-set changes to it. Any thread may call it; changes block."""
+
+    def __init__(self, store: MetaStore, *, follows: bool = True) -> None:
+        """Load the state. `follows`: a thread keeps it current; without, it is that of the moment."""
+        self.generation = 0
+        self._store = store
+        self._guard = threading.Lock()
+        self._state = AccessState()
+        self.creators = Creators()
+        """Who created which topic. Replaced when everything is read again: ask for it each time."""
+        self._revisions: dict[str, int] = {}
+        self._followed = ABSENT
+        """All changes up to this revision are in the state."""
+        self._watch: Watch | None = None
+        self._ended = threading.Event()
+        revision = self._load(store.snapshot(SECURITY))
+        self._thread = threading.Thread(target=self._follow, args=(revision,), name="frazil-access", daemon=True)
+        if follows:
+            self._thread.start()
+
+    # --- reading
+
+    @property
+    def state(self) -> AccessState:
+        return self._state
+
+    def key(self, key_id: str) -> KeyRecord | None:
+        return self._state.keys.get(key_id)
+
+    def grants(self, who: Principal) -> tuple[RoleGrant, ...]:
+        """Return the roles of a principal: by its bindings, and those that its token names, with the scope `*`.
+
+        An unknown role grants nothing.
+        """
+        state, found = self._state, []
+        for binding in state.bindings.get(who.name, {}).values():
+            role = UNREADABLE if binding.role == UNREADABLE.name else state.role(binding.role)
+            if role is not None:
+                found.append(RoleGrant(role, EVERYTHING if role is UNREADABLE else binding.scope))
+        for name in who.roles:
+            role = state.role(name)
+            if role is not None:
+                found.append(RoleGrant(role, EVERYTHING))
+        return tuple(found)
+
+    # --- changes
+
+    def read(self, key: str) -> StoredEntry | None:
+        return self._store.get(key)
+
+    def change(self, key: str, changed: Callable[[bytes | None], bytes | None]) -> None:
+        """Store what `changed` makes of the present value; None deletes it. Repeats it if another caller was faster."""
+        for _ in range(TRIES_MAX):
+            entry = self._store.get(key)
+            value = changed(None if entry is None else entry.value)
+            if value is None:
+                if entry is None:
+                    return
+                if self._store.delete(key, entry.revision):
+                    self._apply(key, None, entry.revision)
+                    return
+            else:
+                revision = self._store.put_if(key, value, ABSENT if entry is None else entry.revision)
+                if revision is not None:
+                    self._apply(key, value, revision)
+                    return
+        raise TryLater(f"{key} is changed by others all the time; try again")
+
+    def delete_below(self, prefix: str) -> None:
+        """Delete all records below a prefix."""
+        self._store.delete_all((), (prefix,))
+
+    def close(self) -> None:
+        """End the watch. The store stays open: who opened it closes it."""
+        self._ended.set()
+        with self._guard:
+            watch = self._watch
+        if watch is not None:
+            watch.close()
+        if self._thread.is_alive():
+            self._thread.join(_JOIN_S_MAX)
+
+    # --- following
+
+    def _load(self, listing: Listing) -> int:
+        keys: dict[str, KeyRecord] = {}
+        roles: dict[str, Role] = {}
+        bindings: dict[str, dict[str, Binding]] = {}
+        for entry in listing.entries:
+            one = AccessState().with_entry(entry.key, entry.value)
+            keys.update(one.keys)
+            roles.update(one.roles)
+            for principal, own in one.bindings.items():
+                bindings.setdefault(principal, {}).update(own)
+        with self._guard:
+            self._revisions = {entry.key: entry.revision for entry in listing.entries}
+            self._followed = listing.revision
+            self._state = AccessState(keys, roles, bindings)
+            self.creators = Creators(listing.entries)
+            self.generation += 1  # after the state: who sees the new number sees the new state
+        return listing.revision
+
+    def _apply(self, key: str, value: bytes | None, revision: int, *, is_final: bool = False) -> None:
+        """Apply a change unless a newer one is known: a change of this process comes again through the watch.
+
+        A deletion by this process carries the revision that it deleted; only the watch knows its own (`is_final`). A
+        change of this process that the watch has delivered already may be undone since: it is not applied again.
+        """
+        with self._guard:
+            if is_final:
+                self._followed = max(self._followed, revision)
+            elif value is not None and revision <= self._followed:
+                return
+            known = self._revisions.get(key, ABSENT)
+            if revision < known or (revision == known and value is not None):
+                return
+            if value is None and is_final:
+                self._revisions.pop(key, None)
+            else:
+                self._revisions[key] = revision
+            if key.startswith(CREATOR_RECORDS):  # no right depends on it: what is derived from rights stays
+                self.creators.apply(key, value)
+                return
+            self._state = self._state.with_entry(key, value)
+            self.generation += 1
+
+    def _follow(self, revision: int) -> None:
+        told = False
+        while not self._ended.is_set():
+            try:
+                self._follow_from(revision)
+            except Closed:
+                return
+            except FrazilError as error:  # compacted, restored from a backup, or unavailable
+                if not told:
+                    _log.warning("changes of keys, roles and bindings are not seen: %s; reading all again", error)
+                told = True
+            if self._ended.wait(_PAUSE_S):
+                return
+            try:
+                revision = self._load(self._store.snapshot(SECURITY))
+            except Closed:
+                return
+            except FrazilError:
+                continue  # the last known state applies
+            told = False
+
+    def _follow_from(self, revision: int) -> None:
+        with self._store.watch(SECURITY, revision) as watch:
+            with self._guard:
+                self._watch = watch
+            while not self._ended.is_set():
+                change = watch.next(1_000)
+                if change is not None:
+                    self._apply(change.key, change.value, change.revision, is_final=True)

@@ -1,0 +1,1 @@
+"""Parts of the verification of tokens: their form, a cache, the fetch of keys."""

@@ -1,0 +1,1 @@
+"""Readiness, warnings and statistics of a node."""

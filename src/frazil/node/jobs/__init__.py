@@ -1,0 +1,1 @@
+"""Long work of a node: verbs run as child processes."""

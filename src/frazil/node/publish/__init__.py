@@ -1,0 +1,1 @@
+"""Publishing to topics: schema checks, append, traces."""

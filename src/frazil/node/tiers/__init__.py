@@ -1,0 +1,1 @@
+"""The tiers of a topic: its log, in this process or another, and its table."""

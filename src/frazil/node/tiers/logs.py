@@ -1,0 +1,229 @@
+"""The logs of a data folder for read-only processes: through the owner, or from the files if no process serves them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.flight
+
+from frazil.client.connection import act_on, error_of, open_client
+from frazil.client.reading import ALIGNED
+from frazil.core.backoff import backoff
+from frazil.core.credentials import NO_CREDENTIALS, ClientCredentials, credentials_of
+from frazil.core.disk import LocalDisk
+from frazil.core.errors import (
+    SEE_CHECK,
+    CorruptLog,
+    FrazilError,
+    InvalidName,
+    OwnerUnreachable,
+    PermissionDenied,
+    Unauthenticated,
+)
+from frazil.core.names import TopicName
+from frazil.core.offsets import OffsetRange
+from frazil.core.rows import APPEND_TIME
+from frazil.core.settings import Settings
+from frazil.core.tiers import ContiguousBatches, Extent, Gone
+from frazil.log.folder.identity import FolderMark
+from frazil.log.folder.layout import names_in, topic_folder
+from frazil.log.folder.ownership import served_by
+from frazil.log.info import LogInfo, from_json, logs_from_files
+from frazil.log.read.ranges import holds, read_range
+from frazil.node.access.served import served_credentials
+
+LIST_SECONDS_MAX = 60.0
+FETCH_SECONDS_MAX = 300.0
+FETCHES_MAX = 6
+FETCH_AGAIN_SECONDS_MIN, FETCH_AGAIN_SECONDS_MAX = 0.2, 5.0
+
+
+LOOKS_MAX = 3
+"""Attempts to find a topic in the list of logs: it may have been created or deleted between two looks."""
+
+
+class LogView(Protocol):
+    def logs(self) -> list[LogInfo]: ...
+
+    def read(self, info: LogInfo, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+        """Read exactly these rows, with `_offset`, in the topic's schema of the info."""
+        ...
+
+
+class FileView:
+    """The files of a folder that no process serves."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.problems: dict[str, str] = {}
+
+    def logs(self) -> list[LogInfo]:
+        found, self.problems = logs_from_files(LocalDisk(), self._settings.log_folder)
+        return found
+
+    def read(self, info: LogInfo, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+        stored = pa.ipc.read_schema(pa.py_buffer(info.stored_schema))
+        return read_range(LocalDisk(), info.log_id, info.files, wanted, stored)
+
+
+class OwnerView:
+    """What the owner reports as durable; read from its files if they are accessible, else through the owner."""
+
+    def __init__(self, address: str, credentials: ClientCredentials = NO_CREDENTIALS) -> None:
+        self._address = address
+        self._credentials = credentials
+        self._client = open_client(address, credentials)
+
+    def logs(self) -> list[LogInfo]:
+        return list_logs(self._client, self._address)
+
+    def read(self, info: LogInfo, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+        stored = pa.ipc.read_schema(pa.py_buffer(info.stored_schema))
+        return read_anywhere(
+            self._address, str(info.topic), info.log_id, info.files, wanted, stored, info.folder, self._credentials
+        )
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class LogTier:
+    """One log as a tier, by the information of a log view."""
+
+    is_in_memory = False
+
+    def __init__(self, view: LogView, info: LogInfo) -> None:
+        self._view = view
+        self._info = info
+
+    def may_hold(self, offset: int) -> bool:
+        return self._info.first_offset <= offset < self._info.durable_end
+
+    def extent(self) -> Extent:
+        return Extent(self._info.first_offset, self._info.durable_end)
+
+    def find(self, time_us: int) -> int | None:
+        """Search by bisection: each step reads one row."""
+        low, high = self._info.first_offset, self._info.durable_end
+        if low < high and self._time_us(low) >= time_us:
+            return low
+        while low < high:
+            middle = (low + high) // 2
+            if self._time_us(middle) >= time_us:
+                high = middle
+            else:
+                low = middle + 1
+        return low if low < self._info.durable_end else None
+
+    def batches(self, wanted: OffsetRange) -> ContiguousBatches:
+        if not self.may_hold(wanted.start):
+            raise Gone(wanted.start)
+        there = OffsetRange(wanted.start, min(wanted.end, self._info.durable_end))
+        return ContiguousBatches(self._view.read(self._info, there), wanted.start)
+
+    def _time_us(self, offset: int) -> int:
+        (batch,) = self._view.read(self._info, OffsetRange(offset, offset + 1))
+        return int(batch.column(APPEND_TIME.name).cast(pa.int64())[0].as_py())
+
+
+def list_logs(client: pa.flight.FlightClient, address: str) -> list[LogInfo]:
+    try:
+        listed = act_on(client, address, "logs", b"", LIST_SECONDS_MAX)
+    except (OwnerUnreachable, Unauthenticated, PermissionDenied):
+        raise
+    except FrazilError as error:
+        raise OwnerUnreachable(address, error.message.splitlines()[0]) from None
+    return [from_json(one) for one in listed]
+
+
+def read_anywhere(
+    owner: str | None,
+    topic: str,
+    log_id: str,
+    files: Sequence[tuple[int, Path]],
+    wanted: OffsetRange,
+    stored: pa.Schema,
+    folder: FolderMark | None = None,
+    credentials: ClientCredentials = NO_CREDENTIALS,
+) -> Iterator[pa.RecordBatch]:
+    """Read a range from the files if they are accessible, else from the owner. A copy of its
+    `folder` does not count."""
+    is_copy = owner is not None and folder is not None and not folder.is_here()
+    if files and not is_copy and all(holds(LocalDisk(), base, path, log_id) for base, path in files):
+        return read_range(LocalDisk(), log_id, files, wanted, stored)
+    if owner is None:
+        raise FrazilError(f"{files[0][1] if files else 'no file'} is not accessible, and there is no owner to ask")
+    return fetch_range(owner, topic, log_id, wanted, credentials)
+
+
+def fetch_range(
+    address: str, topic: str, log_id: str, wanted: OffsetRange, credentials: ClientCredentials = NO_CREDENTIALS
+) -> Iterator[pa.RecordBatch]:
+    """Fetch a range from the log's owner, for a task without access to its files. Retries while the owner is busy."""
+    client = open_client(address, credentials)
+    options = pa.flight.FlightCallOptions(timeout=FETCH_SECONDS_MAX, read_options=ALIGNED)
+    ticket = json.dumps({"topic": topic, "log_id": log_id, "start": wanted.start, "end": wanted.end})
+    try:
+        for attempt in range(1, FETCHES_MAX + 1):
+            stream = client.do_get(pa.flight.Ticket(ticket.encode()), options)
+            try:
+                first = next(stream, None)
+            except pa.flight.FlightUnavailableError:
+                if attempt == FETCHES_MAX:
+                    raise
+                threading.Event().wait(backoff(attempt, first=FETCH_AGAIN_SECONDS_MIN, limit=FETCH_AGAIN_SECONDS_MAX))
+                continue
+            if first is not None:
+                yield first.data
+                yield from (chunk.data for chunk in stream)
+            return
+    except (pa.flight.FlightUnauthenticatedError, pa.flight.FlightUnauthorizedError) as error:
+        raise error_of(error, address) from None
+    finally:
+        client.close()
+
+
+def listed(view: LogView, folder: Path, base: TopicName) -> list[LogInfo]:
+    """Return the logs of a topic or of its partitions; raises `CorruptLog` if one in the folder is not listed.
+
+    Otherwise rows of such a log beyond its table would be missing silently.
+    """
+    try:
+        TopicName.parse(str(base))
+    except InvalidName:
+        return []  # part of a query: it must not escape the folder
+    for _ in range(LOOKS_MAX):
+        there = {name for name in names_in(LocalDisk(), folder, base.namespace) if name.partition_of()[0] == base}
+        found = [info for info in view.logs() if info.topic.partition_of()[0] == base]
+        left_out = sorted(there - {info.topic for info in found})
+        if not left_out:
+            return found
+    problems: dict[str, str] = getattr(view, "problems", {})
+    why = problems.get(str(left_out[0]), "its log can't be opened")
+    raise CorruptLog(str(topic_folder(folder, left_out[0])), 0, why.removesuffix(SEE_CHECK))
+
+
+@contextlib.contextmanager
+def open_view(
+    settings: Settings, owner: str | None = None, credentials: ClientCredentials | None = None
+) -> Iterator[FileView | OwnerView]:
+    """Use the named owner, else the process that serves the folder, else the files. A named owner gets `credentials`,
+    by default those of the settings."""
+    served = served_by(settings) if owner is None else None
+    address = owner or (served["flight"] if served is not None else None)
+    if address is None:
+        yield FileView(settings)
+        return
+    if served is not None:
+        credentials = served_credentials(settings, served)
+    view = OwnerView(address, credentials_of(settings.client) if credentials is None else credentials)
+    try:
+        yield view
+    finally:
+        view.close()

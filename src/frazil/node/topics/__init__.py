@@ -1,0 +1,1 @@
+"""Create, change, list, describe and delete topics."""

@@ -1,0 +1,1 @@
+"""Types of log, broker and registry that doors translate."""

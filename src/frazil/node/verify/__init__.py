@@ -1,0 +1,1 @@
+"""Verification that every acknowledged message is in exactly one place."""

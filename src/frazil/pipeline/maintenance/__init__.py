@@ -1,0 +1,1 @@
+"""Maintenance of tables: Iceberg procedures, the pass over all tables, its schedule."""

@@ -1,0 +1,1 @@
+"""The mover: plan, run a job, commit, report."""

@@ -1,0 +1,68 @@
+"""The tables that a range of a log is written to: the topic's own, and tables derived from its rows.
+
+Each table has its own token for the log. The topic's own table is committed last, and only after the derived tables
+have the range. So its token is never ahead of theirs: it is enough to ask the own table, as retention does. After a
+crash between two commits, tables that are behind get the range alone, before anything new is moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from frazil.core.offsets import OffsetRange
+from frazil.lake.files.writer import DataFile, TableFiles
+from frazil.lake.tables.schema import TableName
+from frazil.log.info import LogInfo
+
+
+class Derived(Protocol):
+    """Derives rows for further tables from a topic's rows. Tasks get it pickled."""
+
+    @property
+    def tables(self) -> Mapping[TableName, pa.Schema]:
+        """Return the tables and their columns."""
+        ...
+
+    def rows(self, rows: pa.RecordBatch, partition: int) -> Mapping[TableName, pa.RecordBatch]:
+        """Return the rows of each table, derived from rows in the form of the log, with their offsets."""
+        ...
+
+
+DerivedOf = Callable[[LogInfo], Derived | None]
+"""Returns the derived tables of a topic; None if it has only its own table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A table that a task writes files for."""
+
+    table: TableName
+    files: TableFiles
+    is_derived: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The files that a task wrote for one table. They are in no table yet."""
+
+    table: TableName
+    files: tuple[DataFile, ...]
+    rows: int
+    is_result: bool = False
+    """Whether the rows differ from those of the log: the result of a statement, or derived."""
+
+
+def next_range(ends: Mapping[TableName, int], log_end: int) -> tuple[OffsetRange, tuple[TableName, ...]] | None:
+    """Return the range to move next and the tables that lack it; None if all tables have all rows.
+
+    Tables that are behind catch up first, to the end of the next one.
+    """
+    start = min(ends.values())
+    if start >= log_end:
+        return None
+    end = min([log_end, *(each for each in ends.values() if each > start)])
+    return OffsetRange(start, end), tuple(table for table, each in ends.items() if each == start)

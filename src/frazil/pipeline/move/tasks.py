@@ -1,0 +1,148 @@
+"""A Spark task of the mover: read ranges of the log, write them as data files, and return the files.
+
+A task commits nothing. If it dies, or its answer is lost, it leaves files that are in no table.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from frazil.core.credentials import NO_CREDENTIALS, ClientCredentials
+from frazil.core.errors import FrazilError, TableRefused, ValueNotStorable
+from frazil.core.offsets import OffsetRange
+from frazil.core.rows import OFFSET
+from frazil.core.rows.storable import check_values
+from frazil.lake.catalogs.error_text import reason
+from frazil.lake.files.checksum import RowsChecksum, Streams
+from frazil.lake.files.widening import widened_rows
+from frazil.lake.files.writer import DataFileWriter
+from frazil.lake.tables.last_row import last_row
+from frazil.lake.tables.schema import table_rows
+from frazil.log.folder.identity import FolderMark
+from frazil.node.tiers.logs import read_anywhere
+from frazil.pipeline.move.outputs import Derived, Target, Written
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """Everything a task needs to read one range: it asks only the log's owner."""
+
+    topic: str
+    log_id: str
+    partition: int
+    range: OffsetRange
+    files: tuple[tuple[int, Path], ...]
+    stored_schema: bytes
+    owner: str | None
+    folder: FolderMark | None = None
+    credentials: ClientCredentials = NO_CREDENTIALS
+    """For the owner. They travel in the task, which Spark neither logs nor shows."""
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """Return the rows as stored, with their offsets: from the files if accessible, else from the owner."""
+        stored = pa.ipc.read_schema(pa.py_buffer(self.stored_schema))
+        return read_anywhere(
+            self.owner, self.topic, self.log_id, self.files, self.range, stored, self.folder, self.credentials
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RangeInput:
+    """A range to move, and the tables to write it for."""
+
+    source: LogRange
+    targets: tuple[Target, ...]
+    flush_bytes: int
+    derived: Derived | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RangeOutput:
+    """What became of one range: files for each of its tables, in none of them yet, or the reason why there are none."""
+
+    log_id: str
+    range: OffsetRange
+    written: tuple[Written, ...] = ()
+    streams: Streams = field(default_factory=dict)
+    error: str | None = None
+    last: str = ""
+    """The last row of the range in the log, see `frazil.lake.tables.last_row`."""
+
+
+def move_range(work: RangeInput) -> RangeOutput:
+    """An error of one range, such as a corrupt segment or an odd table property, affects only that range."""
+    try:
+        return _move(work)
+    except Exception as error:  # noqa: BLE001 - an error of one topic must not end the job of all
+        return failed_range(work, error)
+
+
+def failed_range(work: RangeInput, error: Exception) -> RangeOutput:
+    """Return the output of a range that could not be moved, with the reason."""
+    source = work.source
+    if isinstance(error, FrazilError):
+        return RangeOutput(source.log_id, source.range, error=error.message)
+    why = reason(error, {str(target.table): target.files.io_properties for target in work.targets})
+    what = f"offsets {source.range.start} up to {source.range.end} could not be written to the table ({why})"
+    return RangeOutput(source.log_id, source.range, error=what)
+
+
+def _move(work: RangeInput) -> RangeOutput:
+    source, checksum = work.source, RowsChecksum(work.source.range.start)
+    bytes_max = work.flush_bytes // len(work.targets)  # all writers together gather what one may
+    writers = [(target, DataFileWriter(target.files, bytes_max)) for target in work.targets]
+    derived = work.derived if any(target.is_derived for target in work.targets) else None
+    last = ""
+    for rows in source.rows():
+        _check_storable(source.topic, rows)
+        checksum.add(rows)
+        if rows.column(OFFSET.name)[-1].as_py() == source.range.end - 1:
+            last = last_row(rows.slice(rows.num_rows - 1))
+        made = {} if derived is None else derived.rows(rows, source.partition)
+        for target, writer in writers:
+            if not target.is_derived:
+                writer.add(widened_rows(table_rows(rows, source.partition)))
+            elif target.table in made:
+                writer.add(made[target.table])
+    written = tuple(
+        Written(target.table, writer.close(), writer.rows, target.is_derived) for target, writer in writers
+    )  # fmt: skip
+    assert all(each.is_result or each.rows == len(source.range) for each in written)
+    return RangeOutput(source.log_id, source.range, written, checksum.streams(), last=last)
+
+
+def _check_storable(topic: str, rows: pa.RecordBatch) -> None:
+    """Check rows that were published before such values were refused: `TableRefused` names the
+    column and the offset."""
+    try:
+        check_values(rows)
+    except ValueNotStorable as error:
+        offset = rows.column(OFFSET.name)[error.row].as_py()
+        raise TableRefused(
+            f"column {error.field!r} of {topic} at offset {offset} cannot be stored in a table: {error.reason}",
+            topic=topic,
+            offset=offset,
+            field=error.field,
+        ) from None
+
+
+def run_in_task(tasks: Sequence[Sequence[RangeInput]]) -> object:
+    """The function for `mapInArrow`: each id names a task; its outputs are returned pickled, one row per range.
+
+    Each task's work is pickled separately: a task receives all of them, but unpickles only its own.
+    """
+    packed = [pickle.dumps(list(task)) for task in tasks]
+
+    def run(ids: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in ids:
+            for number in batch.column(0).to_pylist():
+                work: list[RangeInput] = pickle.loads(packed[number])  # noqa: S301 - pickled by our own driver
+                outputs = [pickle.dumps(move_range(one)) for one in work]
+                yield pa.RecordBatch.from_arrays([pa.array(outputs, pa.binary())], names=["output"])
+
+    return run

@@ -1,0 +1,1 @@
+"""The Spark source `format("frazil")`, for batch and streaming."""

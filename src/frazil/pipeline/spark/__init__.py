@@ -1,0 +1,1 @@
+"""The Spark session, and Spark as the runner of jobs."""

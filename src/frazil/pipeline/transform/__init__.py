@@ -1,0 +1,1 @@
+"""Statements of topics, run by Spark over the rows that are due."""

@@ -1,0 +1,1 @@
+"""Protocol Buffers schemas: parsing, compatibility."""

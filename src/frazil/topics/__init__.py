@@ -1,1 +1,0 @@
-"""A topic over all its tiers: what needs both the log and the lake."""

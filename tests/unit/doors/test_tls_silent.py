@@ -1,0 +1,151 @@
+"""Connections that say nothing, or too slowly: closed in time, and counted meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from frazil.core.settings.security import TlsSettings
+from frazil.doors import descriptors, grpc_server, secure_http
+from frazil.doors.descriptors import BoundedHttp
+from frazil.doors.grpc_server import GrpcServer
+from frazil.doors.secure_http import SecureHttp, SecureListener
+from frazil.doors.tls import DoorTls, certificate_name_of_scope
+from frazil.testing import FakeClock
+from parts.certificates import Certificates, certificates
+
+SHORT_S = 0.5
+REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Certificates:
+    return certificates(tmp_path)
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[int]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, before[1]))
+    yield descriptors.connections_max()
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def door_tls(made: Certificates, client_certificates: str = "none") -> DoorTls:
+    return DoorTls(TlsSettings.model_validate(made.tls(client_certificates)), "security.tls", FakeClock())
+
+
+async def _answer(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": f"{scope['scheme']} {certificate_name_of_scope(scope)}".encode()})
+
+
+@asynccontextmanager
+async def listening(tls: DoorTls) -> AsyncIterator[tuple[int, ServerState]]:
+    state, config = ServerState(), uvicorn.Config(_answer, log_config=None, lifespan="off")
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        listener = SecureListener(door, tls, lambda: SecureHttp(config, state, {}), state.connections)
+        try:
+            yield door.getsockname()[1], state
+        finally:
+            await listener.close()
+
+
+def trusting(made: Certificates, *, with_certificate: bool = False) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(made.ca))
+    if with_certificate:
+        context.load_cert_chain(*made.client)
+    return context
+
+
+async def asked(port: int, context: ssl.SSLContext) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    writer.write(REQUEST)
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+def test_a_silent_connection_counts_and_is_closed(
+    made: Certificates, few_descriptors: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(secure_http, "HANDSHAKE_S_MAX", 3.0)
+
+    async def crowd() -> None:
+        async with listening(door_tls(made)) as (port, state):
+            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(few_descriptors)]
+            while len(state.connections) < few_descriptors:  # noqa: ASYNC110 - it is the listener that counts
+                await asyncio.sleep(0.01)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            assert await reader.read() == b"", "one too many is closed at once"
+            writer.close()
+            for reader, writer in silent:
+                assert await reader.read() == b"", "closed for its silence"
+                writer.close()
+            assert b"https None" in await asked(port, trusting(made))
+
+    asyncio.run(asyncio.wait_for(crowd(), 30))
+
+
+def test_an_optional_certificate_names_its_client(made: Certificates) -> None:
+    async def calls() -> None:
+        async with listening(door_tls(made, "optional")) as (port, _):
+            assert b"https None" in await asked(port, trusting(made))
+            assert b"https dev-client" in await asked(port, trusting(made, with_certificate=True))
+        async with listening(door_tls(made)) as (port, _):
+            assert b"https None" in await asked(port, trusting(made, with_certificate=True)), "nobody asked for it"
+
+    asyncio.run(asyncio.wait_for(calls(), 30))
+
+
+def test_slow_headers_end_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes long before any pause would be noticed."""
+    monkeypatch.setattr(descriptors, "HEADERS_S_MAX", SHORT_S)
+
+    async def slow() -> int:
+        state, config = ServerState(), uvicorn.Config(_answer, log_config=None, lifespan="off")
+        loop = asyncio.get_running_loop()
+        door = await loop.create_server(lambda: BoundedHttp(config, state, {}), "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.sockets[0].getsockname()[1])
+        sent, ended = 0, asyncio.ensure_future(reader.read())
+        for sign in b"GET / HTTP/1.1\r\nX: " + b"x" * 10_000:
+            writer.write(bytes([sign]))
+            sent += 1
+            await asyncio.wait([ended], timeout=SHORT_S / 20)
+            if ended.done():
+                break
+        assert ended.result() == b""
+        writer.close()
+        door.close()
+        return sent
+
+    assert asyncio.run(asyncio.wait_for(slow(), 30)) < 100
+
+
+def test_a_silent_connection_to_grpc_is_closed(made: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_server, "HANDSHAKE_MS_MAX", int(SHORT_S * 1_000))
+
+    async def wait() -> None:
+        server = GrpcServer(1_000_000, 2)
+        server.listen("127.0.0.1", 0, "flight.port", door_tls(made))
+        await server.start([])
+        silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        assert await asyncio.wait_for(reader.read(), SHORT_S) == b"", "one too many"
+        writer.close()
+        for reader, writer in silent:
+            assert await reader.read() == b""
+            writer.close()
+        await server.stop(0)
+
+    asyncio.run(asyncio.wait_for(wait(), 30))
