@@ -10,6 +10,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
+from frazil.doors import descriptors
 from frazil.doors.descriptors import SHARES, BoundedHttp, connections_max, raise_limit
 
 
@@ -36,9 +37,13 @@ async def _answer(scope: object, receive: object, send: object) -> None:
     await send({"type": "http.response.body", "body": b"here"})  # type: ignore[operator]
 
 
-def test_idle_connections_take_no_more_than_their_share() -> None:
+def test_connections_may_use_a_share_of_the_descriptors() -> None:
     _limit(256)
     assert connections_max() == 256 // SHARES
+
+
+def test_idle_connections_take_no_more_than_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptors, "CONNECTIONS_MAX", 51)
 
     async def crowd() -> tuple[list[bytes], bytes]:
         state = ServerState()

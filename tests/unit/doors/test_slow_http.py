@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import resource
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -141,9 +140,9 @@ def test_an_answer_that_nobody_reads_ends_a_connection() -> None:
     run(wait)
 
 
-def test_connections_that_come_at_once_are_all_counted(tmp_path: Path) -> None:
+def test_connections_that_come_at_once_are_all_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All wait in the kernel before the first is accepted."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    monkeypatch.setattr(descriptors, "CONNECTIONS_MAX", 100)
     made = certificates(tmp_path)
     tls = DoorTls(TlsSettings.model_validate(made.tls()), "security.tls", FakeClock())
 
@@ -151,7 +150,6 @@ def test_connections_that_come_at_once_are_all_counted(tmp_path: Path) -> None:
         state, config = ServerState(), uvicorn.Config(_answered, log_config=None, lifespan="off")
         with socket.create_server(("127.0.0.1", 0), backlog=512) as door:
             clients = [socket.create_connection(door.getsockname()) for _ in range(200)]
-            resource.setrlimit(resource.RLIMIT_NOFILE, (500, before[1]))
             most = 0
             listener = SecureListener(door, tls, lambda: SecureHttp(config, state, {}), state.connections)
             for _ in range(300):
@@ -162,7 +160,4 @@ def test_connections_that_come_at_once_are_all_counted(tmp_path: Path) -> None:
                 client.close()
         return most
 
-    try:
-        assert asyncio.run(asyncio.wait_for(crowd(), 30)) <= connections_max() == 100
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert asyncio.run(asyncio.wait_for(crowd(), 30)) <= connections_max() == 100

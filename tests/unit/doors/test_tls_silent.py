@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -34,11 +33,10 @@ def made(tmp_path: Path) -> Certificates:
 
 
 @pytest.fixture
-def few_descriptors() -> Iterator[int]:
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (128, before[1]))
-    yield descriptors.connections_max()
-    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+def few_connections(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Lower the limit of connections, not that of descriptors: other tests of this process have descriptors open."""
+    monkeypatch.setattr(descriptors, "CONNECTIONS_MAX", 25)
+    return descriptors.connections_max()
 
 
 def door_tls(made: Certificates, client_certificates: str = "none") -> DoorTls:
@@ -77,14 +75,14 @@ async def asked(port: int, context: ssl.SSLContext) -> bytes:
 
 
 def test_a_silent_connection_counts_and_is_closed(
-    made: Certificates, few_descriptors: int, monkeypatch: pytest.MonkeyPatch
+    made: Certificates, few_connections: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(secure_http, "HANDSHAKE_S_MAX", 3.0)
 
     async def crowd() -> None:
         async with listening(door_tls(made)) as (port, state):
-            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(few_descriptors)]
-            while len(state.connections) < few_descriptors:  # noqa: ASYNC110 - it is the listener that counts
+            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(few_connections)]
+            while len(state.connections) < few_connections:  # noqa: ASYNC110 - it is the listener that counts
                 await asyncio.sleep(0.01)
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             assert await reader.read() == b"", "one too many is closed at once"
