@@ -80,9 +80,9 @@ class SecureListener:
     async def _shake_hands(self, accepted: socket.socket) -> None:
         place = asyncio.current_task()
         self._connections.add(place)
-        protocol = self._make()
-        protocol.handshake = place
         try:
+            protocol = self._make()
+            protocol.handshake = place
             with contextlib.suppress(OSError):
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await asyncio.get_running_loop().connect_accepted_socket(
@@ -94,6 +94,9 @@ class SecureListener:
             )
         except (OSError, ssl.SSLError) as error:
             _log.debug("a TLS handshake failed: %s", error)
+            accepted.close()
+        except Exception:  # noqa: BLE001 - logged; whatever failed, the client must not wait
+            _log.exception("a TLS handshake failed")
             accepted.close()
         finally:
             self._connections.discard(place)

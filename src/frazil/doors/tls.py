@@ -241,8 +241,8 @@ def _context(settings: TlsSettings, setting: str, client_ca: bytes | None) -> ss
     context.verify_mode = _VERIFY[settings.client_certificates]
     if client_ca is not None and context.verify_mode is not ssl.CERT_NONE:
         try:
-            context.load_verify_locations(cadata=client_ca.decode("ascii", "replace"))
-        except ssl.SSLError:
+            context.load_verify_locations(cadata=client_ca.decode("ascii", "ignore"))  # comments have any bytes
+        except (ssl.SSLError, ValueError, TypeError):
             raise _unusable(f"{setting}.client_ca", settings.client_ca, "has no PEM certificates") from None
     return context
 

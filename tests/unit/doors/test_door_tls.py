@@ -87,6 +87,26 @@ def test_a_broken_file_keeps_the_old_certificate_with_one_warning(
     assert door.current().key == (other.folder / "server-key.pem").read_bytes()
 
 
+def test_comments_of_a_client_ca_have_any_bytes(made: Certificates) -> None:
+    pem = made.ca.read_bytes()
+    made.ca.write_bytes("# Főtanúsítvány\n".encode() + pem + b"\xff\n")
+    assert len(loaded(made, client_certificates="required").context().get_ca_certs()) == 1
+
+
+@pytest.mark.parametrize("inside", [b"", b"\xff\xfe\n", b"\0\n", b"AAAA\n", b"AA"])
+def test_a_broken_client_ca_keeps_the_old_one(
+    made: Certificates, inside: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FakeClock()
+    door = loaded(made, clock, client_certificates="required")
+    before = door.current()
+    made.ca.write_bytes(b"-----BEGIN CERTIFICATE-----\n" + inside + b"-----END CERTIFICATE-----\n")
+    clock.advance(1_000_000)
+    with caplog.at_level(logging.WARNING, "frazil.serve"):
+        assert door.current() is before
+    assert f"flight.tls.client_ca: {made.ca} has no PEM certificates" in caplog.text
+
+
 def test_optional_client_certificates_are_refused_where_grpc_listens(made: Certificates) -> None:
     door = loaded(made, client_certificates="optional")
     assert door.context().verify_mode is ssl.CERT_OPTIONAL

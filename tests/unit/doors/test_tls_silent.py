@@ -106,6 +106,24 @@ def test_an_optional_certificate_names_its_client(made: Certificates) -> None:
     asyncio.run(asyncio.wait_for(calls(), 30))
 
 
+def test_any_failure_in_a_handshake_closes_its_connection(made: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> ssl.SSLContext:
+        raise TypeError("a fault of the door")
+
+    async def call() -> None:
+        tls = door_tls(made)
+        async with listening(tls) as (port, state):
+            with monkeypatch.context() as faulty:
+                faulty.setattr(tls, "context", fail)
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                assert await asyncio.wait_for(reader.read(), 5) == b""
+                writer.close()
+            assert not state.connections
+            assert b"https None" in await asked(port, trusting(made)), "the listener goes on"
+
+    asyncio.run(asyncio.wait_for(call(), 30))
+
+
 def test_slow_headers_end_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte comes long before any pause would be noticed."""
     monkeypatch.setattr(descriptors, "HEADERS_S_MAX", SHORT_S)
