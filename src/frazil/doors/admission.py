@@ -24,7 +24,7 @@ from typing import Any
 from frazil.core.access import Action, Resource, ResourceKind, Right
 from frazil.core.errors import FrazilError, InvalidInput, QuotaExceeded, TryLater, Unauthenticated
 from frazil.core.principal import ANONYMOUS, Principal
-from frazil.doors.tls import certificate_name
+from frazil.doors.tls import certificate_of_call
 from frazil.node.access.gate import Credentials, Gate
 
 AUTHORIZATION = "authorization"
@@ -70,7 +70,8 @@ def credentials(context: Any) -> Credentials:
         raise Unauthenticated(f"the header authorization has more than {HEADER_BYTES_MAX} bytes")
     if len(given) > 1:
         raise Unauthenticated("the header authorization is there more than once")
-    return Credentials(given[0] if given else None, certificate_name(context.auth_context()), context.peer())
+    name, expires_us = certificate_of_call(context.auth_context()) or (None, None)
+    return Credentials(given[0] if given else None, name, context.peer(), expires_us)
 
 
 def is_known(gate: Gate, metadata: Iterable[tuple[str, str | bytes]]) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from frazil.doors.descriptors import BoundedHttp, connections_max
-from frazil.doors.tls import SCOPE_EXTENSION, DoorTls, peer_name
+from frazil.doors.tls import SCOPE_EXTENSION, ClientCertificate, DoorTls, peer_certificate
 
 HANDSHAKE_S_MAX = 20.0
 CLOSE_S_MAX = 5.0
@@ -25,16 +25,16 @@ _log = logging.getLogger("frazil.serve")
 
 
 class SecureHttp(BoundedHttp):
-    """HTTP on a TLS transport. Requests carry the name in the client's certificate: `certificate_name_of_scope`."""
+    """HTTP on a TLS transport. Requests carry the client's certificate: `certificate_of_scope`."""
 
     handshake: object = None
     """What stands for this connection among uvicorn's until now."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.connections.discard(self.handshake)
-        name = peer_name(transport.get_extra_info("ssl_object"))
-        if name is not None:
-            self.app = _with_certificate(self.app, name)
+        found = peer_certificate(transport.get_extra_info("ssl_object"))
+        if found is not None:
+            self.app = _with_certificate(self.app, found)
         super().connection_made(transport)
 
 
@@ -102,9 +102,9 @@ class SecureListener:
             self._connections.discard(place)
 
 
-def _with_certificate(app: Any, name: str) -> Any:
+def _with_certificate(app: Any, found: ClientCertificate) -> Any:
     async def called(scope: dict[str, Any], receive: Any, send: Any) -> None:
-        extensions = {**(scope.get("extensions") or {}), SCOPE_EXTENSION: name}
+        extensions = {**(scope.get("extensions") or {}), SCOPE_EXTENSION: found}
         await app({**scope, "extensions": extensions}, receive, send)
 
     return called

@@ -15,8 +15,9 @@ import ssl
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from frazil.core.clock import Clock, SystemClock
 from frazil.core.credentials import pem_file
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 CHECK_INTERVAL_US = 1_000_000
 SCOPE_EXTENSION = "frazil.certificate"
+PARSED_MAX = 256
+"""Client certificates whose end is remembered: gRPC returns the whole certificate with each call."""
 
 _VERIFY = {
     ClientCertificates.NONE: ssl.CERT_NONE,
@@ -251,7 +254,22 @@ def _unusable(setting: str, path: Path | None, why: str) -> InvalidSettings:
     return InvalidSettings(f"{setting}: {path} {why}", field=setting)
 
 
-# --- names of clients
+# --- certificates of clients
+
+
+class ClientCertificate(NamedTuple):
+    """A verified client certificate. A connection outlives it, so that its end is checked again at each call."""
+
+    name: str
+    expires_us: int
+
+
+def certificate_of_call(auth_context: Mapping[str, Sequence[bytes]]) -> ClientCertificate | None:
+    """Return the client certificate of a gRPC call; None without one."""
+    name = certificate_name(auth_context)
+    if name is None:
+        return None
+    return ClientCertificate(name, max(map(_expires_us, auth_context.get("x509_pem_cert", ())), default=0))
 
 
 def certificate_name(auth_context: Mapping[str, Sequence[bytes]]) -> str | None:
@@ -264,9 +282,26 @@ def certificate_name(auth_context: Mapping[str, Sequence[bytes]]) -> str | None:
     return None
 
 
-def peer_name(ssl_object: ssl.SSLObject | ssl.SSLSocket | None) -> str | None:
+@lru_cache(PARSED_MAX)
+def _expires_us(pem: bytes) -> int:
+    """Return when a certificate expires. One that cannot be parsed counts as expired."""
+    from cryptography import x509
+
+    try:
+        return int(x509.load_pem_x509_certificate(pem).not_valid_after_utc.timestamp()) * 1_000_000
+    except ValueError as error:
+        _log.warning("a client certificate cannot be parsed, and is refused: %s", error)
+        return 0
+
+
+def peer_certificate(ssl_object: ssl.SSLObject | ssl.SSLSocket | None) -> ClientCertificate | None:
     """Return the same for a TLS connection. OpenSSL gives only a certificate that it has verified."""
     found: Mapping[str, Any] = (ssl_object.getpeercert() if ssl_object is not None else None) or {}
+    name = _peer_name(found)
+    return None if name is None else ClientCertificate(name, ssl.cert_time_to_seconds(found["notAfter"]) * 1_000_000)
+
+
+def _peer_name(found: Mapping[str, Any]) -> str | None:
     names = found.get("subjectAltName", ())
     for wanted in ("URI", "DNS", "email"):
         for kind, name in names:
@@ -279,7 +314,7 @@ def peer_name(ssl_object: ssl.SSLObject | ssl.SSLSocket | None) -> str | None:
     return None
 
 
-def certificate_name_of_scope(scope: Mapping[str, Any]) -> str | None:
-    """Return the name in the verified client certificate of an HTTP request."""
-    found = (scope.get("extensions") or {}).get(SCOPE_EXTENSION)
-    return None if found is None else str(found)
+def certificate_of_scope(scope: Mapping[str, Any]) -> ClientCertificate | None:
+    """Return the verified client certificate of an HTTP request."""
+    found: ClientCertificate | None = (scope.get("extensions") or {}).get(SCOPE_EXTENSION)
+    return found

@@ -102,6 +102,20 @@ def test_a_key_identifies_its_caller_whatever_the_case_of_the_scheme(house: Hous
     assert house.gate.known(Credentials(f"Bearer {key}")) is not None
 
 
+def test_a_certificate_that_expired_on_an_open_connection_is_refused(house: House) -> None:
+    house.bindings.add("cert:alice", "admin")
+    given = Credentials(None, "alice", "10.0.0.1:5", house.clock.now_us() + 1_000)
+    who = asyncio.run(house.gate.identify(given))
+    house.gate.check(who, Action.READ, ORDERS)
+    house.clock.advance(1_000)
+    assert house.gate.known(given) is None
+    with pytest.raises(frazil.Unauthenticated):
+        asyncio.run(house.gate.identify(given))
+    with pytest.raises(frazil.Unauthenticated):
+        house.gate.check(who, Action.READ, ORDERS)
+    assert not house.gate.allows(who, Action.READ, ORDERS), "nor in a stream that is open"
+
+
 @pytest.mark.parametrize(
     "header",
     ["", "Bearer", "Bearer ", "Basic YTpi", "frz_a", "Bearer x", "Bearer é", "Bearer " + "a" * 2**20, "Bearer a\0b"],

@@ -13,12 +13,13 @@ import pytest
 import frazil
 from frazil.broker.delivery.assignment import Kind
 from frazil.core.access import SERVER, Action, Right, subscription, topic
+from frazil.core.clock import SystemClock
 from frazil.core.errors import PermissionDenied
 from frazil.core.names import TopicName
 from frazil.core.principal import LOCAL, Principal
 from frazil.core.settings import make_settings
 from frazil.doors.http.door import make_app
-from frazil.doors.tls import SCOPE_EXTENSION
+from frazil.doors.tls import SCOPE_EXTENSION, ClientCertificate
 from frazil.node.access.gate import Credentials
 from frazil.node.node import Node
 from parts.secured_door import ADMIN, LETTERS, ORDERS, SUBSCRIPTION, TEXT, Door, opened, run
@@ -50,7 +51,8 @@ async def test_the_gate_gets_header_certificate_and_peer_and_a_large_header_neve
     assert gate.is_on
 
     async def with_certificate(scope: Any, receive: Any, send: Any) -> None:
-        await door.app({**scope, "extensions": {SCOPE_EXTENSION: "client.example"}}, receive, send)
+        found = ClientCertificate("client.example", SystemClock().now_us() + 60_000_000)
+        await door.app({**scope, "extensions": {SCOPE_EXTENSION: found}}, receive, send)
 
     transport = httpx.ASGITransport(with_certificate)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from cryptography import x509
 from uvicorn.server import ServerState
 
 from frazil.core.settings.security import TlsSettings
@@ -19,7 +20,7 @@ from frazil.doors import descriptors, grpc_server, secure_http
 from frazil.doors.descriptors import BoundedHttp
 from frazil.doors.grpc_server import GrpcServer
 from frazil.doors.secure_http import SecureHttp, SecureListener
-from frazil.doors.tls import DoorTls, certificate_name_of_scope
+from frazil.doors.tls import DoorTls, certificate_of_scope
 from frazil.testing import FakeClock
 from parts.certificates import Certificates, certificates
 
@@ -45,7 +46,9 @@ def door_tls(made: Certificates, client_certificates: str = "none") -> DoorTls:
 
 async def _answer(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": f"{scope['scheme']} {certificate_name_of_scope(scope)}".encode()})
+    found = certificate_of_scope(scope)
+    shown = None if found is None else f"{found.name} {found.expires_us}"
+    await send({"type": "http.response.body", "body": f"{scope['scheme']} {shown}".encode()})
 
 
 @asynccontextmanager
@@ -95,11 +98,14 @@ def test_a_silent_connection_counts_and_is_closed(
     asyncio.run(asyncio.wait_for(crowd(), 30))
 
 
-def test_an_optional_certificate_names_its_client(made: Certificates) -> None:
+def test_an_optional_certificate_names_its_client_and_its_end(made: Certificates) -> None:
+    pem = Path(made.client[0]).read_bytes()
+    end_us = int(x509.load_pem_x509_certificate(pem).not_valid_after_utc.timestamp()) * 1_000_000
+
     async def calls() -> None:
         async with listening(door_tls(made, "optional")) as (port, _):
             assert b"https None" in await asked(port, trusting(made))
-            assert b"https dev-client" in await asked(port, trusting(made, with_certificate=True))
+            assert f"https dev-client {end_us}".encode() in await asked(port, trusting(made, with_certificate=True))
         async with listening(door_tls(made)) as (port, _):
             assert b"https None" in await asked(port, trusting(made, with_certificate=True)), "nobody asked for it"
 

@@ -19,7 +19,7 @@ from frazil.core.access import Action, Resource, Right
 from frazil.core.errors import FrazilError, TryLater, Unauthenticated
 from frazil.core.principal import Principal
 from frazil.doors.http.answers import error_answer
-from frazil.doors.tls import certificate_name_of_scope
+from frazil.doors.tls import certificate_of_scope
 from frazil.node.access.gate import Credentials, Gate
 from frazil.node.node import Node
 from frazil.node.request_ids import App, Receive, Scope, Send
@@ -73,7 +73,8 @@ class Identified:
             if self._node.settings.security.enabled:  # the Node has not started: nobody can be identified yet
                 raise TryLater("the server is starting, and knows no callers yet; try again")
             return await gate.identify(Credentials())
-        given = Credentials(_authorization(scope), certificate_name_of_scope(scope), scope[_PEER])
+        name, expires_us = certificate_of_scope(scope) or (None, None)
+        given = Credentials(_authorization(scope), name, scope[_PEER], expires_us)
         return gate.known(given) or await gate.identify(given)
 
 
@@ -84,7 +85,7 @@ def peer_of(scope: Scope) -> str:
 
 def _has_credentials(scope: Scope) -> bool:
     given = any(name == b"authorization" for name, _ in scope["headers"])
-    return given or certificate_name_of_scope(scope) is not None
+    return given or certificate_of_scope(scope) is not None
 
 
 def _authorization(scope: Scope) -> str | None:

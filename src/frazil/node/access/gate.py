@@ -27,6 +27,7 @@ class Credentials:
     certificate: str | None = None
     peer: str = ""
     """The caller's address, for the audit log."""
+    certificate_expires_us: int | None = None
 
 
 class Gate(Protocol):

@@ -88,7 +88,8 @@ class SecureGate:
 
     def known(self, given: Credentials) -> Principal | None:
         if given.authorization is None:
-            return _certificate_holder(given)
+            holder = _certificate_holder(given)
+            return holder if holder is not None and self._is_valid(holder) else None
         secret = _bearer(given.authorization)
         if secret is None:
             return None
@@ -216,4 +217,4 @@ def _certificate_holder(given: Credentials) -> Principal | None:
     name = given.certificate
     if not name or not name.isprintable() or len(name.encode("utf-8", "replace")) > PRINCIPAL_BYTES_MAX:
         return None
-    return Principal(f"cert:{name}")
+    return Principal(f"cert:{name}", expires_us=given.certificate_expires_us)
