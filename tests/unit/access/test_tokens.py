@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from frazil.core.errors import InvalidSettings, TryLater, Unauthenticated
 from frazil.core.principal import Principal
 from frazil.core.settings.security import JwtSettings
+from frazil.node.access.jwt.form import BadToken, expiry_us
 from frazil.node.access.tokens import OWN_ISSUER, TokenVerifier
 from frazil.testing.clock import FakeClock
 from parts.issuers import (
@@ -231,6 +233,23 @@ def test_numbers_that_are_none_are_refused(by_secret: TokenVerifier, number: str
     payload = json.dumps(claims(exp=None))[:-1] + f', "exp": {number}}}'
     with pytest.raises(Unauthenticated):
         verified(by_secret, hs256(HS, payload.encode(), SECRET.encode()))
+
+
+@pytest.mark.parametrize("claim", ["exp", "nbf"])
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(
+    "number", [10**400, 2**1024, math.inf, math.nan, 1.7e308], ids=["10**400", "2**1024", "inf", "nan", "1.7e308"]
+)
+def test_a_time_that_no_clock_shows_is_refused(claim: str, sign: int, number: float) -> None:
+    with pytest.raises(BadToken, match=f"{claim}: must be a number of seconds"):
+        expiry_us({"exp": NOW_S, claim: sign * number}, 0, 0)
+
+
+@pytest.mark.parametrize("claim", ["exp", "nbf"])
+@pytest.mark.parametrize("number", [10**400, -(10**400)], ids=["huge", "huge negative"])
+def test_a_signed_token_with_such_a_time_is_refused(by_secret: TokenVerifier, claim: str, number: int) -> None:
+    with pytest.raises(Unauthenticated):
+        verified(by_secret, hs256(HS, claims() | {claim: number}, SECRET.encode()))
 
 
 def test_a_fraction_of_a_second_is_accepted(by_secret: TokenVerifier) -> None:
