@@ -131,6 +131,14 @@ SETTINGS = [
     "select * from (with pg_settings as (select 1) select 1) t, pg_settings where name = '{name}'",
     "select * from (with \"PG_SETTINGS\" as (select 1) select 1) t, Pg_Settings where name = '{name}'",
     "select (with pg_settings as (select 1) select 1), setting from pg_settings where name = '{name}'",
+    "show {name}",
+    "explain show {name}",
+    "select * from (show {name})",
+    'select * from (show "{name}")',
+    "select * from (SHOW {name}), shop.orders",
+    "select (select * from (show {name})) as found from shop.orders",
+    "with x as (from (show {name})) select * from x",
+    "describe from (show {name})",
     "explain analyze select * from (with pg_settings as (select 1) select 1) t, pg_settings where name = '{name}'",
 ]
 
@@ -140,6 +148,13 @@ def test_no_setting_of_the_host_is_told(ask: Ask, query: str) -> None:
     """Among DuckDB's settings are folders of the host and of its user."""
     for name in ("secret_directory", "temp_directory", "allowed_paths"):
         assert ask(query.replace("{name}", name)).startswith("invalid_input: sql: "), query
+
+
+def test_columns_are_described_in_every_form(ask: Ask) -> None:
+    for query in ("describe shop.orders", "show shop.orders", "select * from (describe shop.orders)"):
+        assert "'column_name': '_payload'" in ask(query), query
+    assert "'column_name': '_payload'" in ask("select * from (summarize shop.orders)")
+    assert "'column_name': 'a'" in ask("describe select 1 as a")
 
 
 def test_what_a_with_defines_may_have_the_name_of_a_view_with_a_schema(ask: Ask) -> None:

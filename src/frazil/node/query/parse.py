@@ -90,6 +90,8 @@ def _parsed(parser: duckdb.DuckDBPyConnection, query: str, *, confined: bool) ->
             _check_function(node)
         elif kind == "FUNCTION" and confined:
             _check_scalar(node)
+        elif kind == "SHOW_REF" and confined:
+            _check_show(node)
         defined.update(str(one["key"]).lower() for one in _defined_by(node))
     tables = {_table(path) for path in named}
     perhaps = {table for path, table in ((path, _table(path)) for path in named) if _is_defined(path, defined)}
@@ -152,6 +154,12 @@ def _check_scalar(node: dict[str, Any]) -> None:
     name = str(node.get("function_name", "")).lower()
     if name in _FUNCTIONS_OF_THE_HOST:
         raise InvalidInput(f"sql: the function {name} is not allowed through a server")
+
+
+def _check_show(node: dict[str, Any]) -> None:
+    """Allow only what describes a query. A SHOW of a bare name may be one of a setting, whatever its name."""
+    if node.get("query") is None:
+        raise InvalidInput("sql: SHOW is not allowed through a server; use DESCRIBE namespace.topic for its columns")
 
 
 def _check_names(parser: duckdb.DuckDBPyConnection, perhaps: set[TableName]) -> None:
