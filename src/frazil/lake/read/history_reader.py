@@ -102,6 +102,7 @@ class HistoryReader:
             plan = self._history.plan(self.offset, self._end, self._after)
             self._after = None
         self._looked_after = None if plan is None else plan.after
+        self._planned_end = self.offset  # the end of an earlier plan says nothing about the table of now
         if plan is None:
             return Prefetcher([], 1, 1)
         self._planned_end = plan.wanted.end
