@@ -182,8 +182,24 @@ class Directory:
         """Store the records before the logs are created: if that is refused, nothing was done.
 
         Records of logs that were never created are harmless: they name a log that does not exist. The caller holds the
-        topic's lock.
+        topic's lock: a caller that is cancelled keeps it until all is done, as nothing stops the thread that creates
+        the log.
         """
+        made = asyncio.ensure_future(self._make_all(names, missing, reliable, retention, create, also))
+        try:
+            return await asyncio.shield(made)
+        finally:
+            await _ended(made)
+
+    async def _make_all(
+        self,
+        names: Sequence[TopicName],
+        missing: Collection[TopicName],
+        reliable: bool,
+        retention: RetentionSettings | None,
+        create: Callable[[Mapping[TopicName, str]], None],
+        also: Mapping[str, Stored],
+    ) -> list[BrokerTopic]:
         ids = {one: new_log_id() if one in missing else self._storage.record(str(one)).log_id for one in names}
         for one in names:
             known = await self._records.get(topic_key(TOPICS, one))
@@ -223,3 +239,12 @@ class Directory:
         self._companion.forgotten(name)
         if not is_last and name in self.known and not self.known[name].reliable:
             await asyncio.to_thread(self.identities.follow, name)
+
+
+async def _ended(task: asyncio.Future[list[BrokerTopic]]) -> None:
+    """Wait for the task, also while the waiting one is cancelled again. Its error stays in it."""
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()  # it counts as seen
