@@ -19,7 +19,7 @@ def on_topic(field: str, *actions: Action) -> Rights:
 
 
 def on_subscription(topic_field: str, field: str, action: Action) -> Rights:
-    """The action on the subscription. To consume needs the same right on its topic."""
+    """See `of_subscription`."""
 
     def rights(request: Any) -> Sequence[Right]:
         name = getattr(request, topic_field)
@@ -29,8 +29,12 @@ def on_subscription(topic_field: str, field: str, action: Action) -> Rights:
 
 
 def of_subscription(topic_name: str, name: str, action: Action) -> Sequence[Right]:
-    own = Right(action, subscription(topic_name, name))
-    return (Right(action, topic(topic_name)), own) if action is Action.CONSUME else (own,)
+    """The action on the subscription, and a right on its topic: to consume the same, otherwise `describe`.
+
+    Without `describe`, the errors would tell whether the topic exists.
+    """
+    on_its_topic = Action.CONSUME if action is Action.CONSUME else Action.DESCRIBE
+    return Right(on_its_topic, topic(topic_name)), Right(action, subscription(topic_name, name))
 
 
 def on_namespace(field: str, action: Action) -> Rights:
