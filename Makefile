@@ -10,7 +10,8 @@ export PATH := $(PATH):/usr/sbin:/sbin
 unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
-WORKERS ?= 3
+# Twice as many as cores: half of the time a test waits for what it has started.
+WORKERS ?= 4
 # Tests that share an expensive part are a group, and run on one worker. Groups keep their order: quick tests first.
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
@@ -25,6 +26,11 @@ setup: ## Make .venv from the locked versions; quick when nothing has changed
 .PHONY: serve
 serve: setup ## Run Frazil on ./frazil-data, with its admin page at 127.0.0.1:6680
 	@$(BIN)/frazil serve
+
+.PHONY: cluster
+cluster: setup ## Run three brokers with etcd and an S3 server on this machine, for trial, in ./frazil-cluster
+	@sh scripts/parts.sh cluster
+	@$(BIN)/python scripts/cluster.py
 
 .PHONY: parts
 parts: setup ## Get the real servers that tests run against; quick when they are there
@@ -51,7 +57,7 @@ format: setup ## Put the code in order
 	@$(BIN)/ruff format
 
 .PHONY: bench
-bench: setup ## Measure the log beside the limits of this machine's disk, the mover beside Spark's own append and on S3 beside local files, reading beside PyArrow and DuckDB, the broker beside bare gRPC, the client beside Redis and NATS, security beside none
+bench: setup ## Measure the log beside the limits of this machine's disk, the mover beside Spark's own append and on S3 beside local files, reading beside PyArrow and DuckDB, the broker beside bare gRPC, the client beside Redis and NATS, security beside none, the object tier beside its store, a cluster whose owners change
 	@sh scripts/parts.sh bench
 	@$(BIN)/python bench/log.py
 	@$(BIN)/python bench/lake.py
@@ -61,6 +67,12 @@ bench: setup ## Measure the log beside the limits of this machine's disk, the mo
 	@$(BIN)/python bench/broker.py
 	@$(BIN)/python bench/client.py
 	@$(BIN)/python bench/security.py
+	@$(BIN)/python bench/objects.py
+	@$(BIN)/python bench/cluster.py
+	@$(BIN)/python bench/telemetry.py
+	@$(BIN)/python bench/telemetry_decode.py
+	@$(BIN)/python bench/telemetry_flight.py
+	@$(BIN)/python bench/telemetry_move.py
 
 .PHONY: soak
 soak: setup ## Publish and move for an hour, and see whether anything grows

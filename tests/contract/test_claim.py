@@ -16,9 +16,10 @@ import pytest
 from metas import TTL_MS, Place
 
 import frazil
-from frazil.broker.store.claim import Claim, Held
+from frazil.broker.store.claim import Claim
 from frazil.core.process.identity import ProcessIdentity
 from frazil.meta.broker_keys import OWNER, SESSION
+from frazil.meta.session import Held
 from frazil.meta.store import ABSENT, MetaStore
 from parts.processes import pause
 
@@ -168,7 +169,7 @@ def test_a_session_that_is_older_than_the_last_look_was_restored_and_is_taken_ag
     mine = claim(place, store)
     mine.take()
     assert mine.look() is Held.KEPT
-    mine._revision += 1_000
+    mine._session._revision += 1_000
     assert mine.look() is Held.TAKEN_AGAIN
     assert mine.look() is Held.KEPT
 

@@ -27,6 +27,9 @@ from parts.movers import (
 )
 from parts.spark import SparkCluster
 
+CALM = {"flush_interval_ms": 800}
+"""Ticks without a pause between them would take the processor from the movers that start and stand by."""
+
 
 def leads(place: Place, mover: subprocess.Popen[bytes]) -> bool:
     return told(place).get("pid") == mover.pid
@@ -48,7 +51,7 @@ def drained(place: Place, publisher: Publisher, *movers: subprocess.Popen[bytes]
 def test_one_mover_leads_and_another_takes_over_when_it_is_killed_stopped_or_ended(
     connect: str, tmp_path: Path
 ) -> None:
-    place = make_place(tmp_path / "data", tmp_path / "lake")
+    place = make_place(tmp_path / "data", tmp_path / "lake", writer=CALM)
     arguments = ("pipeline", "run", "--remote", connect)
     logs = [tmp_path / f"mover-{number}.log" for number in range(3)]
     with publishing(place) as publisher, process(place, logs[0], *arguments) as first:
@@ -83,19 +86,19 @@ def test_one_mover_leads_and_another_takes_over_when_it_is_killed_stopped_or_end
     assert_every_row_once(place, count)
 
 
-def kill_executors(cluster: SparkCluster, folder: Path, rounds: int) -> None:
-    place = make_place(cluster.hidden / folder.name, folder / "lake")
+def kill_executors(spark_hosts: SparkCluster, folder: Path, rounds: int) -> None:
+    place = make_place(spark_hosts.hidden / folder.name, folder / "lake")
     rng = random.Random(rounds)
     killed: set[int] = set()
     with (
         publishing(place) as publisher,
-        process(place, folder / "mover.log", "pipeline", "run", "--master", cluster.master) as mover,
+        process(place, folder / "mover.log", "pipeline", "run", "--master", spark_hosts.master) as mover,
     ):
         for _ in range(rounds):
             goes_on(place, mover)
             threading.Event().wait(rng.uniform(0, 0.6))  # anywhere within a tick: plan, job, commit
-            wait_until(lambda: bool(cluster.executors()), mover)
-            victim = rng.choice(cluster.executors())
+            wait_until(lambda: bool(spark_hosts.executors()), mover)
+            victim = rng.choice(spark_hosts.executors())
             victim.kill()
             psutil.wait_procs([victim], timeout=DEADLINE_SECONDS)
             killed.add(victim.pid)
@@ -106,11 +109,11 @@ def kill_executors(cluster: SparkCluster, folder: Path, rounds: int) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_no_row_is_lost_or_doubled_when_executors_are_killed(cluster: SparkCluster, tmp_path: Path) -> None:
-    kill_executors(cluster, tmp_path, rounds=1)
+def test_no_row_is_lost_or_doubled_when_executors_are_killed(spark_hosts: SparkCluster, tmp_path: Path) -> None:
+    kill_executors(spark_hosts, tmp_path, rounds=1)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3_000)
-def test_no_row_is_lost_or_doubled_over_many_killed_executors(cluster: SparkCluster, tmp_path: Path) -> None:
-    kill_executors(cluster, tmp_path, rounds=20)
+def test_no_row_is_lost_or_doubled_over_many_killed_executors(spark_hosts: SparkCluster, tmp_path: Path) -> None:
+    kill_executors(spark_hosts, tmp_path, rounds=20)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
+import threading
+import time
 from pathlib import Path
 
+import pytest
 from danube.consumer import SubType
 
+import frazil
 from parts.danube import connect, producer, serving, subscriber
 from parts.processes import pause
 
@@ -38,3 +43,24 @@ def test_a_server_that_was_stopped_takes_the_answers_that_wait_for_it(tmp_path: 
 
         assert asyncio.run(asyncio.wait_for(go(), 90)) == ["d"]
         assert "drops offset" not in server.log()
+
+
+def test_a_client_gives_up_its_stream_to_a_stopped_server(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It must ask other brokers, while its batch waits: the connection alone looks well for as long as the kernel."""
+    caplog.set_level(logging.DEBUG, "frazil.client")
+    with serving(tmp_path) as server, frazil.connect(server.flight) as storage:
+        topic = storage.topic("/default/orders")
+        topic.publish("a")
+        sender = threading.Thread(target=topic.publish, args=("b",), daemon=True)
+        assert server.process is not None
+        os.kill(server.process.pid, signal.SIGSTOP)
+        try:
+            since = time.monotonic()
+            sender.start()
+            while "a stream to /default/orders ended" not in caplog.text:
+                assert time.monotonic() - since < 25, "the client still waits for the stream"
+                pause(0.1)
+        finally:
+            os.kill(server.process.pid, signal.SIGCONT)
+        sender.join(30)
+        assert [one.payload for one in topic.read()] == [b"a", b"b"]

@@ -16,7 +16,8 @@ from typing import Self
 
 import pyarrow.parquet as pq
 import pytest
-from stream_child import TOPIC
+from pyspark.sql import SparkSession
+from stream_child import TOPIC, start_query
 
 import frazil
 from parts.moving import Floor, HandMover, open_guarded
@@ -26,9 +27,9 @@ PARTITIONS = 2
 
 
 @contextlib.contextmanager
-def child(data: Path, sink: Path, what: str) -> Iterator[subprocess.Popen[str]]:
+def child(data: Path, sink: Path) -> Iterator[subprocess.Popen[str]]:
     """With its JVM and its workers, none of which outlives it here."""
-    command = [sys.executable, str(CHILD), str(data), str(sink), what]
+    command = [sys.executable, str(CHILD), str(data), str(sink)]
     started = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
     )
@@ -92,14 +93,14 @@ class Publisher:
             self.removed = min(topic.log.first_offset for topic in topics)
 
 
-def kill_rounds(folder: Path, rounds: int, seed: int) -> None:
+def kill_rounds(folder: Path, session: SparkSession, rounds: int, seed: int) -> None:
     rng = random.Random(seed)
     data, sink = folder / "data", folder / "sink"
     wal = frazil.WalSettings(max_file_size=64 * 1024, retention=frazil.RetentionSettings(bytes=1))
     publisher = Publisher(frazil.Settings(data=data, wal=wal))
     with publisher:
         for _ in range(rounds):
-            with child(data, sink, "run") as running:
+            with child(data, sink) as running:
                 assert running.stdout is not None
                 for _ in range(rng.randint(1, 3)):
                     assert running.stdout.readline(), "the query ended by itself"
@@ -108,8 +109,9 @@ def kill_rounds(folder: Path, rounds: int, seed: int) -> None:
     if publisher.error is not None:
         raise publisher.error
     assert publisher.removed > 0
-    with child(data, sink, "drain") as last:
-        assert last.wait(120) == 0
+    drained = start_query(session, data, sink)
+    drained.processAllAvailable()
+    drained.stop()
     every_offset_is_in_the_sink_once(sink, publisher.ends)
 
 
@@ -138,11 +140,11 @@ def committed(log: Path) -> Iterator[str]:
 
 
 @pytest.mark.timeout(900)
-def test_a_killed_stream_has_every_offset_once(tmp_path: Path) -> None:
-    kill_rounds(tmp_path, 1, seed=1)
+def test_a_killed_stream_has_every_offset_once(tmp_path: Path, session: SparkSession) -> None:
+    kill_rounds(tmp_path, session, 1, seed=1)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1_800)
-def test_a_stream_killed_ten_times_has_every_offset_once(tmp_path: Path) -> None:
-    kill_rounds(tmp_path, 10, seed=2)
+def test_a_stream_killed_ten_times_has_every_offset_once(tmp_path: Path, session: SparkSession) -> None:
+    kill_rounds(tmp_path, session, 10, seed=2)

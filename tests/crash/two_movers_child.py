@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ from frazil.doors.flight.door import flight_door
 from frazil.lake.catalogs.opening import catalog_properties, open_catalog
 from frazil.lake.tables.store import TableStore
 from frazil.node.movers.log_source import LogSource, OwnLogs, RemoteOwner
+from frazil.pipeline.move.committing import TickCommits
 from frazil.pipeline.move.mover import Mover
+from frazil.pipeline.move.tasks import RangeOutput
 from frazil.testing.jobs import InProcessJobs
 
 
@@ -45,19 +48,19 @@ def run(mover: Mover, ticks: int, stop_at: int | None = None) -> None:
     """So many ticks, and more until rows were moved after the stop, at the first commit from tick `stop_at` on."""
     done = moved = 0
     stopped_at: int | None = None
-    to_commit = mover._commit
+    to_commit = TickCommits.commit
 
-    def stop_first(*arguments: Any) -> None:
+    def stop_first(commits: TickCommits, outputs: Sequence[RangeOutput]) -> None:
         nonlocal stopped_at
         stopped_at = done
         say(stopping=done)
         os.kill(os.getpid(), signal.SIGSTOP)
-        mover._commit = to_commit  # type: ignore[method-assign]
-        to_commit(*arguments)
+        TickCommits.commit = to_commit  # type: ignore[method-assign]
+        to_commit(commits, outputs)
 
     while done < ticks or not moved:
         if done == stop_at:
-            mover._commit = stop_first  # type: ignore[method-assign]
+            TickCommits.commit = stop_first  # type: ignore[assignment]
         report = mover.tick(all_of_it=True)
         errors = [topic.error for topic in report.topics.values() if topic.error]
         say(tick=done, rows=report.rows, errors=errors)

@@ -19,18 +19,25 @@ import grpc.aio
 import pyarrow as pa
 import pytest
 
+import frazil.doors
 from frazil.core.names import TopicName
 from frazil.core.principal import LOCAL
 from frazil.doors.admission import IDENTIFIED, PUBLIC
 from frazil.doors.calls import Method
+from frazil.doors.danube.door import DanubeDoor
 from frazil.doors.danube.proto import DanubeApi_pb2 as danube
 from frazil.doors.danube.proto import SchemaRegistry_pb2 as schemas
+from frazil.doors.danube_admin import AdminDoor
 from frazil.doors.danube_admin import danube_admin_pb2 as admin
 from frazil.doors.flight import flight_pb2 as flight
 from frazil.doors.flight.actions import identified
+from frazil.doors.flight.door import FlightDoor
 from frazil.doors.flight.wire import schema_data
+from frazil.doors.otlp.grpc_door import GrpcDoor
 from frazil.node.movers.status_codec import packed
+from frazil.telemetry.requests import PROFILES_SERVICE, SERVICES
 from parts.secured import SecuredDoors, secured
+from parts.telemetry import span, spans, trace
 
 TOPIC, SUBSCRIPTION, SUBJECT, NAMESPACE = "/shop/orders", "billing", "orders-value", "shop"
 NEW = "/shop/new"
@@ -39,6 +46,8 @@ SECRETS = (b"shop", b"orders", b"billing")
 """What somebody without rights must not see in any answer."""
 PASSES_SECONDS = 1.0
 """A stream that has not failed by then has passed the gate."""
+REFUSED_SECONDS_MAX = 15.0
+"""A refusal may take long on a busy machine. What has no answer until then was let in."""
 REFUSED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 BY_ID = {
     "danube.ProducerService/SendMessage": grpc.StatusCode.UNAVAILABLE,
@@ -227,6 +236,7 @@ SAMPLES |= {
         for name, body in {
             "logs": None,
             "topics": None,
+            "brokers": None,
             "topic": {"topic": TOPIC},
             "create_topic": {"topic": "/shop/newer"},
             "create_partitions": {"topic": "/shop/more", "partitions": 2},
@@ -235,6 +245,8 @@ SAMPLES |= {
             "set_retention": {"topic": TOPIC, "retention": None},
             "topic_stats": {"topic": TOPIC},
             "topic_sync": {"topic": TOPIC},
+            "flush": {"topic": TOPIC, "timeout_ms": 0, "offset": 0},
+            "stats": {"topic": TOPIC},
             "producer": {"topic": TOPIC, "log_id": "x", "producer": "p"},
             "lead": {**_MOVER, "lease_ms": 5_000},
             "give_up": {"id": "m"},
@@ -243,6 +255,8 @@ SAMPLES |= {
     },
     f"{_SERVICE}/DoAction topic that is created": action("topic", {"topic": "/shop/newest", "create": True}),
 }
+SPAN = spans("shop", {"trace": trace(1), "id": span(1)})
+SAMPLES |= {f"{name}/Export": lambda _: [SPAN] for name in (*SERVICES.values(), PROFILES_SERVICE)}
 SQL = f"{_SERVICE}/DoGet of a query"
 """Every caller with a role may ask; what a query sees is tested with queries."""
 ANYBODY = {SQL: ticket(lambda _: {"sql": {"query": "select 1"}})}
@@ -257,6 +271,16 @@ class Call(NamedTuple):
     sample: Sample
     for_everybody: bool
     """Whether every identified caller passes. Lists are filtered then."""
+
+
+def test_every_folder_of_a_door_is_in_a_matrix() -> None:
+    """That of the admin door is in `test_http_access.py`, that of OTLP/HTTP in `test_otlp_senders.py`.
+
+    A new door has to be in `SecuredDoors`, or in another matrix.
+    """
+    folders = {path.parent.name for path in Path(frazil.doors.__path__[0]).glob("*/__init__.py")}
+    own = {kind.__module__.split(".")[2] for kind in (DanubeDoor, AdminDoor, FlightDoor, GrpcDoor)}
+    assert folders - {"http", "metrics"} == own, "a door is in no matrix"
 
 
 def calls_of(doors: SecuredDoors) -> Iterator[Call]:
@@ -286,7 +310,9 @@ class Outcome(NamedTuple):
     answers: bytes
 
 
-async def outcome(doors: SecuredDoors, call: Call, world: World, key: str | None) -> Outcome:
+async def outcome(
+    doors: SecuredDoors, call: Call, world: World, key: str | None, seconds_max: float = PASSES_SECONDS
+) -> Outcome:
     """The status of a call, and what it answered; a stream that stays open is OK."""
     begun = doors.call(call.door, call.service, call.method, call.sample(world), key)
     answers: list[bytes] = []
@@ -299,7 +325,7 @@ async def outcome(doors: SecuredDoors, call: Call, world: World, key: str | None
             answers.append(await begun)
 
     try:
-        await asyncio.wait_for(read(), PASSES_SECONDS)
+        await asyncio.wait_for(read(), seconds_max)
     except TimeoutError:
         begun.cancel()
     except grpc.aio.AioRpcError as error:
@@ -366,11 +392,11 @@ async def whole_matrix(folder: Path) -> None:
         problems = []
         for call in calls:
             for kind, key in (("none", None), ("wrong", wrong), ("expired", expired), ("revoked", revoked)):
-                found = await outcome(doors, call, world, key)
+                found = await outcome(doors, call, world, key, REFUSED_SECONDS_MAX)
                 if found.code is not grpc.StatusCode.UNAUTHENTICATED or found.answers:
                     problems.append(f"{call.label} with {kind} credentials: {found}")
             for kind, key in (("no rights", bare), ("rights elsewhere", elsewhere)):
-                found = await outcome(doors, call, world, key)
+                found = await outcome(doors, call, world, key, REFUSED_SECONDS_MAX)
                 if not is_refused(call, found, has_a_role=key is elsewhere):
                     problems.append(f"{call.label} with {kind}: {found}")
         assert not problems, "\n".join(problems)

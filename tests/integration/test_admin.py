@@ -5,24 +5,20 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import functools
 import json
-import subprocess
-from collections.abc import Callable, Coroutine, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import grpc.aio
-import httpx
-import psutil
 import pytest
+from admin_http import Http, ok, refused, run, verb
 from danube.consumer import SubType
 from danube.dispatch_strategy import DispatchStrategy
 from danube.producer import ProducerOptions
 
 import frazil
 from frazil.cli.main import main
-from parts.danube import TOPIC, Server, connect, producer, serving, subscriber
+from parts.danube import Server, connect, producer, serving, subscriber
 from parts.moving import HandMover
 from parts.processes import pause
 
@@ -48,19 +44,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         assert "Traceback" not in found.log()
 
 
-class Http:
-    """Blocks, also in coroutines: clients and the server have their own threads and processes."""
-
-    def __init__(self, address: str) -> None:
-        self._client = httpx.Client(base_url=address, timeout=30)
-
-    def __getattr__(self, method: str) -> Callable[..., httpx.Response]:
-        return functools.partial(self._client.request, method.upper())
-
-    def close(self) -> None:
-        self._client.close()
-
-
 @pytest.fixture
 def http(server: Server) -> Iterator[Http]:
     with contextlib.closing(Http(server.http)) as client:
@@ -72,40 +55,20 @@ def topic(request: pytest.FixtureRequest) -> str:
     return f"/default/{request.node.name.split('[')[0][5:85]}"
 
 
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 120))
-
-
-def verb(capsys: pytest.CaptureFixture[str], server: Server, *words: str) -> Any:
-    """What the command line says of the same folder, beside the server."""
-    assert main([*words, "--json", "--data", str(server.folder / "data")]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def ok(answer: httpx.Response, status: int = 200) -> Any:
-    assert answer.status_code == status, answer.text
-    return answer.json()
-
-
-def refused(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
-    told: dict[str, Any] = answer.json()
-    assert (answer.status_code, told["error"]) == (status, code), answer.text
-    assert told["message"]
-    return told
-
-
 def test_a_topic_is_made_described_and_deleted(
     server: Server, http: Http, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wanted = {"topic": topic, "retention": {"age_ms": 60_000}}
+    wanted = {"topic": topic, "retention": {"age_ms": 60_000}, "ack": "memory"}
     made = ok(http.post("/v1/topics", json=wanted), 201)
     assert (made["topic"], made["typed"], made["partitions"]) == (topic, False, [])
     refused(http.post("/v1/topics", json=wanted), 409, "topic_exists")
     shown = ok(http.get(f"/v1/topics{topic}"))
     assert (shown["log_id"], shown["reliable"], shown["retention"]["age_ms"]) == (made["log_id"], True, 60_000)
+    assert shown["ack"] == "memory"
     by_verb = verb(capsys, server, "topics", "describe", topic)
     for tier in (*shown["tiers"].values(), *by_verb["tiers"].values()):
-        del tier["learnt_us"]
+        if tier is not None:
+            del tier["learnt_us"]
     assert {name: shown[name] for name in by_verb} == by_verb
     assert ok(http.delete(f"/v1/topics{topic}")) == {"topic": topic, "deleted": True, "messages": 0}
     refused(http.get(f"/v1/topics{topic}"), 404, "topic_not_found")
@@ -131,6 +94,9 @@ def test_a_typed_topic_has_its_columns(http: Http, topic: str) -> None:
         ({"topic": "/a/b", "partitions": 1_000}, "partitions"),
         ({"topic": "/a/b", "partitions": "3"}, "partitions"),
         ({"topic": "/a/b", "retention": {"age_ms": 0}}, "retention.age_ms"),
+        ({"topic": "/a/b", "ack": "tape"}, "ack"),
+        ({"topic": "/a/b", "ack": "object"}, "ack"),
+        ({"topic": "/a/b", "ack": "memory", "reliable": False}, "ack"),
         ({"topic": "/a/b", "retention": {"age_ms": 1, "until_acked": 2}}, "retention.until_acked"),
         ({"topic": "/a/b", "colour": "red"}, "colour"),
         ({"topic": "/a/b", "schema": [{"name": "a", "type": "int64"}], "partitions": 2}, "partitions"),
@@ -530,85 +496,3 @@ def test_another_site_can_change_nothing_through_a_browser(http: Http) -> None:
     assert "access-control-allow-origin" not in answer.headers
     plain = http.post("/v1/topics", content=b'{"topic": "/a/form"}', headers={"content-type": "text/plain"})
     refused(plain, 400, "invalid_input")
-
-
-def test_without_a_broker_topics_work_and_the_rest_says_how_to_switch_it_on(tmp_path: Path) -> None:
-    with serving(tmp_path, enabled=False) as server, contextlib.closing(Http(server.http)) as http:
-        ok(http.post("/v1/topics", json={"topic": "/a/b", "partitions": 2}), 201)
-        assert ok(http.get("/v1/topics/a/b-part-0"))["subscriptions"] is None
-        for path in ("/v1/topics/a/b-part-0/subscriptions", "/v1/topics/a/b-part-0/producers", "/v1/schemas"):
-            assert "broker.enabled" in refused(http.get(path), 409, "broker_off")["message"]
-        refused(http.post("/v1/topics", json={"topic": "/a/c", "reliable": False}), 409, "broker_off")
-        ok(http.delete("/v1/topics/a/b-part-0"))
-        refused(http.get("/v1/topics/a/b-part-0"), 404, "topic_not_found")
-
-
-def test_what_was_answered_outlives_a_kill(tmp_path: Path) -> None:
-    with serving(tmp_path, progress_flush_ms=60_000) as server:
-
-        async def work() -> None:
-            client = await connect(server)
-            sender = await producer(client)
-            for name in ("s", "gone"):
-                async with subscriber(client, topic=TOPIC, subscription=name):
-                    pass
-            for number in range(5):
-                await sender.send(str(number).encode())
-            http = Http(server.http)
-            ok(http.post(f"/v1/topics{TOPIC}/subscriptions/s/reset", json={"to": "offset", "offset": 3}))
-            ok(http.delete(f"/v1/topics{TOPIC}/subscriptions/gone"))
-            http.close()
-
-        run(work())
-        server.kill()
-        server.start()
-
-        async def look() -> None:
-            client = await connect(server)
-            async with subscriber(client) as receiver:
-                assert await receiver.texts(2) == ["3", "4"]
-
-        run(look())
-        with contextlib.closing(Http(server.http)) as http:
-            (left,) = ok(http.get(f"/v1/topics{TOPIC}/subscriptions"))["items"]
-            assert left["subscription"] == "s"
-            refused(http.delete(f"/v1/topics{TOPIC}"), 409, "topic_in_use")
-
-
-def test_a_proof_ends_with_the_server(tmp_path: Path) -> None:
-    with serving(tmp_path) as server, contextlib.closing(Http(server.http)) as http:
-        job = ok(http.post("/v1/verify", json={}), 202)
-        assert server.process is not None
-        children: list[psutil.Process] = []
-        for _ in range(200):
-            children = psutil.Process(server.process.pid).children(recursive=True)
-            if children:
-                break
-            pause(0.05)
-        assert children, ok(http.get(f"/v1/verify/{job['id']}"))
-        assert server.stop() == 0
-        gone, alive = psutil.wait_procs(children, timeout=10)
-        assert gone
-        assert not alive
-        assert "Traceback" not in server.log()
-
-
-def test_the_commands_of_the_page_on_operating_run(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "operate.md").read_text(encoding="utf-8")
-    commands = [line[2:] for line in page.splitlines() if line.startswith("$ curl ")]
-    assert len(commands) > 10
-    with serving(tmp_path) as server:
-
-        async def work() -> None:
-            client = await connect(server)
-            await producer(client, "/shop/orders")
-            async with subscriber(client, topic="/shop/orders", subscription="cooks"):
-                pass
-
-        for command in commands:
-            if command.endswith("/subscriptions"):
-                run(work())
-            told = command.replace("http://127.0.0.1:6680", server.http)
-            done = subprocess.run(["bash", "-c", told], capture_output=True, text=True, timeout=60)
-            assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-            json.loads(done.stdout)

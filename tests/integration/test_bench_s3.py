@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from parts.processes import ROOT
+from parts.jvm import ROOT
 
 
 def measured(folder: Path, *parts: str) -> list[dict[str, Any]]:
@@ -23,6 +23,8 @@ def measured(folder: Path, *parts: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
 def test_a_cold_read_is_measured_beside_bare_reads_of_the_same_objects(tmp_path: Path) -> None:
     decoded, as_bytes = measured(tmp_path, "cold")
     assert (decoded["wanted"], as_bytes["wanted"]) == ("≥ 0.7", "-")

@@ -17,7 +17,7 @@ from parts.movers import DEADLINE_SECONDS, TOPIC, command, environment, make_pla
 
 
 @pytest.mark.timeout(600)
-def test_a_catch_up_on_a_terminal_shows_a_progress_bar(tmp_path: Path) -> None:
+def test_a_catch_up_on_a_terminal_shows_a_progress_bar(tmp_path: Path, connect: str) -> None:
     """Small memory makes ticks of 64 MiB: the bar is there after the first."""
     place = make_place(tmp_path / "data", tmp_path / "lake", writer={"max_memory_bytes": 4 * 2**20})
     with frazil.open(place.data) as storage:
@@ -25,7 +25,7 @@ def test_a_catch_up_on_a_terminal_shows_a_progress_bar(tmp_path: Path) -> None:
             storage.topic(TOPIC).publish_many([os.urandom(1 << 16) for _ in range(64)])
     ours, theirs = pty.openpty()
     started = subprocess.Popen(
-        command(place, "pipeline", "run", "--once", "--master", "local[2]"),
+        command(place, "pipeline", "run", "--once", "--remote", connect),
         env={**environment(), "TERM": "xterm", "COLUMNS": "120"}, stdout=subprocess.PIPE, stderr=theirs,
     )  # fmt: skip
     os.close(theirs)

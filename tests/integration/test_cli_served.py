@@ -58,8 +58,9 @@ BOTH = (
 """Verbs that ask a server as well as a folder, and give the same."""
 FAST = {"topics", "consume", "pipeline"}
 """Which are asked by the server's name, too."""
-PASSING = {"lag_ms", "lag_bytes", "bytes", "learnt_us", "table_time_us"}
-"""What passes with time, and sizes: files have room behind their frames, and a clean end writes a mark."""
+PASSING = {"lag_ms", "lag_bytes", "bytes", "learnt_us", "table_time_us", "owner"}
+"""What passes with time, and sizes: files have room behind their frames, and a clean end writes a mark. The owner is
+known only while a server runs."""
 
 Run = Callable[..., Any]
 

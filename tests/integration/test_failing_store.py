@@ -22,7 +22,8 @@ from parts.engines import World, world
 from parts.s3 import S3, SECRET_KEY
 from parts.s3_proxy import S3Proxy, s3_proxy_before
 
-HASTY = {"s3.request-timeout": "1", "s3.connect-timeout": "1"}
+HASTY = {"s3.request-timeout": "3", "s3.connect-timeout": "3"}
+"""Soon enough for a test; a busy machine took more than a second for the answer of a healthy store."""
 DATA, METADATA = "/data/", "/metadata/"
 
 

@@ -153,7 +153,7 @@ def changed_header(data: bytes, table_field: int, form: str, value: int) -> byte
     header = bytearray(received.header)
     struct.pack_into(form, header, flight_wire._field(view, table, table_field), value)
     return FlightData(
-        data_header=bytes(header), data_body=received.body, app_metadata=received.note
+        data_header=bytes(header), data_body=bytes(received.body), app_metadata=received.note
     ).SerializeToString()
 
 
@@ -406,7 +406,7 @@ def flip_bits(hostile: Hostile, streams: int) -> None:
         rng = random.Random(seed)
         received = flight_wire.received(batch(0, rng.choice(made)))
         assert isinstance(received, flight_wire.Received)
-        header, body, note = received.header, received.body, received.note
+        header, body, note = received.header, bytes(received.body), received.note
         if rng.random() < 0.3:
             header, body, note = b"", b"", few_note(0, 1_000_000, [FewRow(b"tea", b"k", {"a": "b"})] * 3)
         elif rng.random() < 0.2:
@@ -442,7 +442,7 @@ def test_flipped_bits_of_plain_batches_are_refused_or_harmless(hostile: Hostile)
         made = rng.choice([rows(3, 40), texts, large])
         received = flight_wire.received(flight_wire.batch_data(made))
         assert isinstance(received, flight_wire.Received)
-        header, body = received.header, received.body
+        header, body = received.header, bytes(received.body)
         header, body = (flip(rng, header), body) if rng.random() < 0.6 else (header, flip(rng, body))
         raw = FlightData(data_header=header, data_body=body).SerializeToString()
         answers, code, details = hostile.put(plain_opening(made.schema), raw)
@@ -474,7 +474,7 @@ def test_times_in_a_buffer_of_an_odd_size_are_read_as_far_as_they_go(hostile: Ho
     assert isinstance(received, flight_wire.Received)
     header = received.header.replace(struct.pack("<q", 8), struct.pack("<q", 13), 1)
     assert header != received.header
-    raw = FlightData(data_header=header, data_body=received.body, app_metadata=received.note).SerializeToString()
+    raw = FlightData(data_header=header, data_body=bytes(received.body), app_metadata=received.note).SerializeToString()
     answers, code, _ = hostile.put(opening(schema, producer="odd"), raw)
     assert code in CLEAN or code is None
     assert answers

@@ -19,7 +19,8 @@ from parts.movers import environment
 
 @pytest.fixture(scope="module")
 def known(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    with watched(tmp_path_factory.mktemp("served"), wal={"disk_bytes_max": 2**30}) as address:
+    objects = {"enabled": True, "store": {"type": "memory"}}
+    with watched(tmp_path_factory.mktemp("served"), wal={"disk_bytes_max": 2**30}, objects=objects) as address:
         return series_names(families(address))
 
 

@@ -18,6 +18,7 @@ import grpc
 import grpc.aio
 import jwt
 import psutil
+import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
 
@@ -38,6 +39,16 @@ PLANTED = {
     "catalog password": "pg-passw0rd-7f3a",
     "etcd password": "etcd-passw0rd-e88f",
     "client token": "cl1ent-t0ken-for-others",
+    "sse key": "sse-k3y-of-the-objects-51e0",
+    "password of the issuer": "issuer-passw0rd-19fe",
+    "signature of the address": "s1gnature-of-a-link-77b3",
+    "header of traces": "traces-h3ader-d0c1",
+}
+AWAY = {
+    "issuer": "https://away.example",
+    "algorithms": ["RS256"],
+    "jwks_url": f"http://robot:{PLANTED['password of the issuer']}@127.0.0.1:{free_port()}/jwks"
+    f"?sig={PLANTED['signature of the address']}",
 }
 MEANT_TO_HOLD = {"~token"}
 """Files of the data folder that hold a secret by their purpose, with mode 0600."""
@@ -66,6 +77,7 @@ def server(tmp_path: Path, etcd: Etcd) -> Iterator[SecuredServer]:
         "access_key_id": "AKIA",
         "secret_access_key": PLANTED["s3 secret"],
         "session_token": PLANTED["s3 session"],
+        "properties": {"s3.sse.type": "kms", "s3.sse.key": PLANTED["sse key"]},
     }
     metadata = {
         "type": "etcd",
@@ -73,8 +85,19 @@ def server(tmp_path: Path, etcd: Etcd) -> Iterator[SecuredServer]:
         "username": "frazil",
         "password": PLANTED["etcd password"],
     }
-    others = {"catalog": catalog, "object_store": store, "client": {"token": PLANTED["client token"]}}
-    found = SecuredServer(tmp_path / "server", metadata=metadata, others=others)
+    others = {
+        "catalog": catalog,
+        "object_store": store,
+        "objects": {"enabled": True, "timeout_ms": 1_000, "ack_timeout_ms": 2_000},
+        "client": {"token": PLANTED["client token"]},
+        "traces": {
+            "endpoint": f"http://127.0.0.1:{free_port()}",
+            "sample_ratio": 1,
+            "headers": {"api-key": PLANTED["header of traces"]},
+        },
+        "telemetry": {"enabled": True},
+    }
+    found = SecuredServer(tmp_path / "server", metadata=metadata, others=others, issuers=[AWAY])
     found.start()
     yield found
     found.kill()
@@ -142,6 +165,19 @@ def flight_calls(server: SecuredServer, tokens: list[str], shown: Shown) -> None
                     shown.add("Flight", str(call(client, options, token)))
                 except Exception as error:  # noqa: BLE001 - whatever the client makes of it
                     shown.add("Flight", f"{error!r} {getattr(error, 'extra_info', '')}")
+
+
+def refused_by_the_store(server: SecuredServer, key: str) -> str:
+    """Publish to a topic that is acknowledged by the object store, which does not answer."""
+    roots = server.files.ca.read_text()
+    rows = pa.record_batch({"payload": pa.array([b"hello"], pa.binary())})
+    options = fl.FlightCallOptions(headers=[(b"authorization", f"Bearer {key}".encode())], timeout=30)
+    with fl.connect(server.flight.replace("grpc://", "grpc+tls://"), tls_root_certs=roots) as client:
+        writer, _ = client.do_put(fl.FlightDescriptor.for_path("default", "kept"), rows.schema, options)
+        writer.write_batch(rows)
+        with pytest.raises(pa.ArrowException, match="object store") as refused:
+            writer.close()
+    return f"{refused.value!r} {getattr(refused.value, 'extra_info', '')}"
 
 
 async def danube_calls(server: SecuredServer, key: str, tokens: list[str], shown: Shown) -> str:
@@ -245,6 +281,10 @@ def test_no_planted_secret_is_shown_anywhere(server: SecuredServer, etcd: Etcd) 
     wrong_key = key[:-4] + "aaaa"
     local = server.local_token
     tokens = [key, revoked, wrong_key, token, expired, token[:-4] + "AAAA", local[:-4] + "0000"]
+    tenant = server.call("POST", "/v1/tenants", json={"tenant": "acme"}).json()["key"]["key"]
+    tokens.append(tenant)
+    foreign = jwt.encode(claims | {"iss": AWAY["issuer"]}, server.rsa, "RS256", {"kid": "unknown"})
+    tokens.append(foreign)  # makes the server ask for the keys of this issuer
     with ProcessList(server) as listed:
         job = server.call("POST", "/v1/verify", json={})
         assert job.status_code == 202, job.text
@@ -252,8 +292,11 @@ def test_no_planted_secret_is_shown_anywhere(server: SecuredServer, etcd: Etcd) 
         shown.add("a job", ended(server, f"/v1/verify/{job.json()['id']}"))
     assert len(listed.lines) > 1, "the job was a process"
     shown.add("process list", b"\n".join(listed.lines.values()))
+    made = server.call("POST", "/v1/topics", json={"topic": "/default/kept", "ack": "object"})
+    assert made.status_code == 201, made.text
+    shown.add("DoPut", refused_by_the_store(server, key))
     flight_calls(server, [*tokens, local], shown)
-    danube_token = asyncio.run(danube_calls(server, key, tokens, shown))
+    danube_token = asyncio.run(danube_calls(server, key, [one for one in tokens if one != tenant], shown))
     http_calls(server, [danube_token], shown)
     verbs(server, shown)
     names = files(server, shown)
@@ -264,11 +307,15 @@ def test_no_planted_secret_is_shown_anywhere(server: SecuredServer, etcd: Etcd) 
     shown.add("stdout", server.process.stdout.read())
     assert server.process.wait(30) == 0
     shown.add("stderr", server.log())
+    assert "its tokens are refused" in server.log(), "the address of the issuer is told"
+    assert "acknowledges nothing until the object store answers" in server.log(), "the store's own error is told"
     files(server, shown)
     tls_key = server.files.key.read_text().splitlines()
     secrets = PLANTED | {
         "API key": key.rsplit("_", 1)[1],
         "revoked API key": revoked.rsplit("_", 1)[1],
+        "API key of a tenant": tenant.rsplit("_", 1)[1],
+        "token of an issuer that is away": foreign.rsplit(".", 1)[1],
         "wrong API key": wrong_key.rsplit("_", 1)[1],
         "token": token.rsplit(".", 1)[1],
         "expired token": expired.rsplit(".", 1)[1],

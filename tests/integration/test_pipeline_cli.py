@@ -22,6 +22,7 @@ from frazil.core.clock import SystemClock
 from frazil.lake.catalogs.opening import open_catalog
 from frazil.log.folder.ownership import SERVE_FILE, owner_of, served_by
 from frazil.node.movers.status_file import read_status
+from parts.in_process import MoverHere
 
 DEADLINE_SECONDS = 110
 TYPED = pa.schema([pa.field("sensor", pa.string(), nullable=False), pa.field("celsius", pa.float64())])
@@ -101,8 +102,9 @@ def test_once_moves_all_rows_and_again_moves_nothing(tmp_path: Path) -> None:
     assert in_table(tmp_path, "weather.readings") == in_log(tmp_path, "/weather/readings")
     for part in range(2):
         assert in_table(tmp_path, "default.split", part) == in_log(tmp_path, f"/default/split-part-{part}")
-    again = answer(run(tmp_path, "pipeline", "run", "--once", "--json"))
-    assert (again["rows"], again["commits"]) == (0, 0)
+    with frazil.open(tmp_path) as storage:
+        again = MoverHere(frazil.Settings(data=tmp_path), storage).tick()
+    assert (again.rows, again.commits, again.lag_rows) == (0, 0, 0)
     after = answer(run(tmp_path, "pipeline", "status", "--json"))
     assert after["mover"] == "stopped"
     orders = next(one for one in after["topics"] if one["topic"] == "/default/orders")
@@ -138,11 +140,13 @@ def test_a_signal_to_the_whole_process_group_ends_the_mover_quietly(tmp_path: Pa
     assert (told["state"], told["error"]) == ("stopped", None)
 
 
-def test_serve_moves_rows_starts_a_dead_mover_again_and_stops_with_it(tmp_path: Path) -> None:
+def test_serve_moves_rows_starts_a_dead_mover_again_and_stops_with_it(tmp_path: Path, connect: str) -> None:
+    """Both movers use one Spark Connect server; `test_secured_pipeline` has one with an embedded Spark."""
     fill(tmp_path)
     settings = frazil.Settings(data=tmp_path)
     arguments = ("serve", "--port", "0", "--flight-port", "0", "--broker-port", "0", "--admin-port", "0", "--log-json")
-    with subprocess.Popen(command(tmp_path, *arguments), env=environment(), stderr=subprocess.PIPE) as process:
+    remote = {**environment(), "SPARK_REMOTE": connect}
+    with subprocess.Popen(command(tmp_path, *arguments), env=remote, stderr=subprocess.PIPE) as process:
         try:
             wait_until(lambda: served_by(settings) is not None, process)
             wait_until(lambda: moved(settings, 1_100), process)

@@ -15,6 +15,7 @@ import pyarrow.flight
 import pytest
 
 import frazil
+from frazil.broker.delivery.assignment import Kind
 from frazil.core.errors import QuotaExceeded
 from frazil.core.names import TopicName
 from frazil.core.principal import LOCAL, Principal
@@ -24,6 +25,7 @@ from frazil.doors.flight import flight_pb2 as flight
 from parts.secured import SecuredDoors, key_id, secured
 
 ROLES = ("producer", "*"), ("operator", "*")
+ORDERS = "/shop/orders"
 STORED_MAX = 50_000
 
 
@@ -118,6 +120,40 @@ def test_every_way_to_publish_is_limited_by_the_stored_bytes(tmp_path: Path) -> 
         await asyncio.to_thread(numbered, doors.flight.address, key, "/shop/others")  # its creator has room
 
     run(tmp_path / "data", work, stored_bytes=STORED_MAX)
+
+
+def failure_policy(**fields: Any) -> admin_pb.SetSubscriptionFailurePolicyRequest:
+    policy = admin_pb.SubscriptionFailurePolicy(
+        max_redelivery_count=3, ack_timeout_ms=9_000, base_redelivery_delay_ms=1, max_redelivery_delay_ms=9, **fields
+    )
+    return admin_pb.SetSubscriptionFailurePolicyRequest(topic=ORDERS, subscription="s", failure_policy=policy)
+
+
+def test_the_topic_of_a_failure_policy_needs_rights_and_is_limited(tmp_path: Path) -> None:
+    async def work(doors: SecuredDoors) -> None:
+        node, name = doors.node, "SetSubscriptionFailurePolicy"
+        await node.create_topic(LOCAL, TopicName.parse(ORDERS))
+        await node.subscribe(LOCAL, ORDERS, "s", Kind.SHARED, "c")
+        consumer = await doors.key(("consumer", "*"))
+        publisher = await doors.key(("consumer", "*"), ("producer", "*"))
+        key = await doors.key(*ROLES)
+        named = failure_policy(dead_letter_topic="/shop/lost", poison_policy=admin_pb.Block)
+        for request, letters in ((named, "/shop/lost"), (failure_policy(), "/shop/orders-dead-letter")):
+            for one, action in ((consumer, "produce"), (publisher, "create")):
+                with pytest.raises(grpc.aio.AioRpcError, match=f"may not {action} the topic '{letters}'") as error:
+                    await call(doors, "admin", name, request, one)
+                assert error.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert node.storage.topics() == [ORDERS]
+        await call(doors, "admin", name, named, key)
+        await refused(call(doors, "admin", name, failure_policy(), key), "topics")
+        assert node.storage.topics() == ["/shop/lost", ORDERS]
+        assert node.admin(LOCAL).policy(TopicName.parse(ORDERS), "s").dead_letter_topic == "/shop/lost"
+        window = admin_pb.SetSubscriptionDispatchConfigRequest(
+            topic=ORDERS, subscription="s", dispatch_config=admin_pb.SubscriptionDispatchConfig(max_unacked_messages=3)
+        )
+        await call(doors, "admin", "SetSubscriptionDispatchConfig", window, consumer)  # its letters stay as they are
+
+    run(tmp_path / "data", work, topics=1)
 
 
 def plain(address: str, key: str, rows: list[bytes]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import gc
 import json
 import threading
 from collections.abc import Iterator
@@ -25,8 +24,6 @@ from frazil.node.movers.lease import MoverName, this_host
 from frazil.node.movers.log_source import RemoteOwner
 from frazil.node.movers.table_progress import status_path
 from frazil.node.tiers.logs import fetch_range
-from frazil.pipeline.spark.session import SparkPlace, open_session
-from frazil.spark import register
 from parts.movers import (
     TABLE,
     TOPIC,
@@ -134,10 +131,12 @@ def test_the_servers_own_mover_needs_no_credentials(tmp_path: Path) -> None:
     assert_every_row_once(place, ROWS)
 
 
-def test_a_mover_elsewhere_moves_rows_with_its_key_alone(cluster: SparkCluster, tmp_path: Path) -> None:
+def test_a_mover_elsewhere_moves_rows_with_its_key_alone(
+    spark_hosts: SparkCluster, one_executor: None, tmp_path: Path
+) -> None:
     """Tasks see neither the owner's disk nor the files of the mover's credentials."""
-    with secured(cluster.hidden / tmp_path.name, tmp_path / "lake") as (server, place):
-        arguments = ("pipeline", "run", "--once", "--json", "--master", cluster.master, "--owner", server.flight)
+    with secured(spark_hosts.hidden / tmp_path.name, tmp_path / "lake") as (server, place):
+        arguments = ("pipeline", "run", "--once", "--json", "--master", spark_hosts.master, "--owner", server.flight)
         refused = run(with_key(server, place, WRONG_KEY), *arguments)
         assert (refused.returncode, refused.stdout) == (1, "")
         assert json.loads(refused.stderr)["error"] == "unauthenticated"
@@ -189,15 +188,6 @@ def test_no_token_is_in_the_event_log_of_spark(connect: str, parts_folder: Path,
 
 
 # --- the Spark source
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[SparkSession]:
-    session = open_session(SparkPlace("local[2]"))
-    register(session)
-    yield session
-    session.stop()
-    gc.collect()
 
 
 def test_the_spark_source_reads_with_a_token_file_and_a_ca(session: SparkSession, tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from connect_child import TOPICS
+from topics import TIMES, Lake, ordered
 
 import frazil
 from parts.movers import (
@@ -29,12 +31,14 @@ ROWS = 5_000
 pytestmark = pytest.mark.timeout(600)
 
 
-def test_executors_that_do_not_see_the_owners_disk_fetch_rows_from_it(cluster: SparkCluster, tmp_path: Path) -> None:
-    place = make_place(cluster.hidden / tmp_path.name, tmp_path / "lake")
+def test_executors_that_do_not_see_the_owners_disk_fetch_rows_from_it(
+    spark_hosts: SparkCluster, one_executor: None, tmp_path: Path
+) -> None:
+    place = make_place(spark_hosts.hidden / tmp_path.name, tmp_path / "lake")
     publish(place.data, ROWS)
     with served(place, tmp_path / "serve.log") as owner:
         before = reads(owner["http"])
-        done = run(place, "pipeline", "run", "--once", "--json", "--log-json", "--master", cluster.master)
+        done = run(place, "pipeline", "run", "--once", "--json", "--log-json", "--master", spark_hosts.master)
         assert answer(done)["rows"] == ROWS
         assert reads(owner["http"]) > before, "no rows were read through the owner"
     assert_every_row_once(place, ROWS)
@@ -49,14 +53,18 @@ def reads(http: str) -> float:
     return sum(float(line.split()[1]) for line in lines if line.startswith("frazil_log_reads_total"))
 
 
-def test_a_mover_that_owns_the_folder_opens_a_door_for_executors(cluster: SparkCluster, tmp_path: Path) -> None:
-    place = make_place(cluster.hidden / tmp_path.name, tmp_path / "lake")
+def test_a_mover_that_owns_the_folder_opens_a_door_for_executors(
+    spark_hosts: SparkCluster, one_executor: None, tmp_path: Path
+) -> None:
+    place = make_place(spark_hosts.hidden / tmp_path.name, tmp_path / "lake")
     publish(place.data, ROWS)
-    assert answer(run(place, "pipeline", "run", "--once", "--json", "--master", cluster.master))["rows"] == ROWS
+    assert answer(run(place, "pipeline", "run", "--once", "--json", "--master", spark_hosts.master))["rows"] == ROWS
     assert_every_row_once(place, ROWS)
 
 
-def test_a_mover_with_no_data_folder_moves_an_owners_rows_by_spark_connect(connect: str, tmp_path: Path) -> None:
+def test_a_mover_with_no_data_folder_moves_an_owners_rows_by_spark_connect_and_shows_no_secret(
+    connect: str, parts_folder: Path, tmp_path: Path
+) -> None:
     place = make_place(tmp_path / "data", tmp_path / "lake")
     publish(place.data, ROWS)
     empty = tmp_path / "empty"
@@ -69,18 +77,27 @@ def test_a_mover_with_no_data_folder_moves_an_owners_rows_by_spark_connect(conne
     assert status["mover"] == "stopped"
     assert [(one["table_end"], one["lag_rows"]) for one in status["topics"]] == [(ROWS, 0)]
     assert_every_row_once(place, ROWS)
-
-
-def test_no_secret_is_in_the_event_log_of_spark(connect: str, parts_folder: Path, tmp_path: Path) -> None:
-    place = make_place(tmp_path / "data", tmp_path / "lake")
-    publish(place.data, 100)
-    assert answer(run(place, "pipeline", "run", "--once", "--json", "--remote", connect))["rows"] == 100
     events = [path for path in (parts_folder / "connect" / "events").rglob("*") if path.is_file()]
     text = b"".join(path.read_bytes() for path in events)
     assert b"SparkListenerJobStart" in text
     assert b"SparkListenerConnectOperationStarted" in text, "the plan, with the tasks in it, was not told of"
     assert SECRET.encode() not in text
     assert SECRET not in (parts_folder / "connect" / "server.log").read_text(encoding="utf-8")
+
+
+def test_results_of_statements_come_over_spark_connect(connect: str, tmp_path: Path) -> None:
+    """In a process of its own: one process has either kind of session, not both."""
+    child = Path(__file__).with_name("connect_child.py")
+    words = [sys.executable, str(child), str(tmp_path), connect]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE_SECONDS, env=environment())
+    assert done.returncode == 0, done.stderr[-3_000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert list(told["errors"]) == ["/shop/bad"]
+    assert "CAST_INVALID_INPUT" in told["errors"]["/shop/bad"]
+    lake = Lake(tmp_path, None, {})
+    for topic in TOPICS:
+        assert len(told["results"][topic]) > 5
+        assert ordered(lake.rows(topic), TIMES) == told["results"][topic], topic
 
 
 def test_an_owner_elsewhere_needs_a_catalog_that_is_named(tmp_path: Path) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,6 @@ import frazil
 from frazil.core.settings import Settings
 from frazil.doors.flight.door import flight_door
 from frazil.log.folder.ownership import published_addresses
-from frazil.pipeline.spark.session import SparkPlace, open_session
-from frazil.spark import register
 from frazil.testing import FakeClock
 from parts.moving import Floor, HandMover, open_guarded
 
@@ -30,15 +26,6 @@ pytestmark = [
 
 TOPIC = "/shop/orders"
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "spark.md"
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[SparkSession]:
-    session = open_session(SparkPlace("local[2]"))
-    register(session)
-    yield session
-    session.stop()
-    gc.collect()
 
 
 def small(folder: Path, **wal: Any) -> Settings:

@@ -5,7 +5,6 @@ A batch that was planned and not done is in the checkpoint; after all of it, Spa
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import frazil
-from frazil.pipeline.spark.session import SparkPlace, open_session
-from frazil.spark import register
 from parts.moving import Floor, HandMover, open_guarded
 from parts.processes import pause
 from parts.table_rewrites import expire, remove_unneeded_files, rewrite
@@ -31,15 +28,6 @@ FIRST = pa.schema([pa.field("number", pa.int64(), nullable=False), pa.field("nam
 SECOND = pa.schema([pa.field("number", pa.int64()), pa.field("name", pa.string()), pa.field("note", pa.string())])
 EACH = 70
 """Rows of a batch: no multiple of what is published, moved or kept in a file."""
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[SparkSession]:
-    session = open_session(SparkPlace("local[2]"))
-    register(session)
-    yield session
-    session.stop()
-    gc.collect()
 
 
 class Sales:

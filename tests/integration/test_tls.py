@@ -21,6 +21,9 @@ import pyarrow.flight
 import pytest
 import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcSpans
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SpanExportResult
 
 import frazil
 from parts.certificates import Certificates, certificates
@@ -28,6 +31,8 @@ from parts.processes import pause
 
 TOPIC = "/shop/orders"
 DEADLINE_S = 30
+DOORS = ("http", "flight", "danube", "admin", "otlp_grpc", "otlp_http")
+TELEMETRY = {"enabled": True, "otlp": {"grpc_port": 0, "http_port": 0}}
 
 
 class Secured(NamedTuple):
@@ -80,7 +85,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture(scope="module")
 def server(made: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    with secured(tmp_path_factory.mktemp("secured"), {"security": {"enabled": True, "tls": made.tls()}}) as found:
+    settings = {"security": {"enabled": True, "tls": made.tls()}, "telemetry": TELEMETRY}
+    with secured(tmp_path_factory.mktemp("secured"), settings) as found:
         yield found
 
 
@@ -96,8 +102,8 @@ def shown_certificate(port: int) -> str:
 
 
 def test_every_address_says_tls(server: Secured, made: Certificates) -> None:
-    schemes = {door: urlsplit(server.addresses[door]).scheme for door in ("http", "flight", "danube", "admin")}
-    assert schemes == {"http": "https", "flight": "grpc+tls", "danube": "https", "admin": "https"}
+    schemes = {door: urlsplit(server.addresses[door]).scheme for door in DOORS}
+    assert schemes == dict.fromkeys(DOORS, "https") | {"flight": "grpc+tls"}
     headers = {"authorization": f"Bearer {server.token}"}
     told = httpx.get(f"{server.addresses['http']}/v1/server", verify=verifying(made), headers=headers).json()
     assert told["flight"] == server.addresses["flight"]
@@ -159,7 +165,25 @@ def test_danube_over_tls(server: Secured, made: Certificates) -> None:
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-@pytest.mark.parametrize("door", ["http", "flight", "danube", "admin"])
+def test_telemetry_over_tls(server: Secured, made: Certificates) -> None:
+    done = server.cli("tenants", "create", "acme", "--data", str(server.data), "--config", str(server.config))
+    assert done.returncode == 0, done.stderr
+    span = TracerProvider().get_tracer("tests").start_span("work")
+    span.end()
+    headers = {"authorization": f"Bearer {server.token}", "x-frazil-tenant": "acme"}
+    credentials = grpc.ssl_channel_credentials(made.ca.read_bytes())
+    address = server.addresses["otlp_grpc"]
+    exporter = GrpcSpans(endpoint=address, credentials=credentials, headers=headers, timeout=DEADLINE_S)
+    assert exporter.export([span]) is SpanExportResult.SUCCESS
+    exporter.shutdown()
+    where, json_type = f"{server.addresses['otlp_http']}/v1/traces", {"content-type": "application/json"}
+    told = httpx.post(where, verify=verifying(made), headers=headers | json_type, content=b"{}", timeout=DEADLINE_S)
+    assert (told.status_code, told.json()) == (200, {})
+    refused = httpx.post(where, verify=verifying(made), headers=json_type, content=b"{}", timeout=DEADLINE_S)
+    assert (refused.status_code, refused.json()["code"]) == (401, 16)
+
+
+@pytest.mark.parametrize("door", DOORS)
 def test_tls_1_1_is_refused(server: Secured, door: str) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -200,9 +224,9 @@ def test_a_new_certificate_drops_no_connection(tmp_path: Path) -> None:
     used, other = certificates(tmp_path / "used"), certificates(tmp_path / "other")
     old = Certificates(tmp_path / "old")
     shutil.copytree(used.folder, old.folder)
-    with secured(tmp_path, {"security": {"enabled": True, "tls": used.tls()}}) as server:
+    with secured(tmp_path, {"security": {"enabled": True, "tls": used.tls()}, "telemetry": TELEMETRY}) as server:
         http, flight = server.addresses["http"], server.addresses["flight"]
-        ports = [server.port(door) for door in ("http", "flight", "danube", "admin")]
+        ports = [server.port(door) for door in DOORS]
         with (
             httpx.Client(verify=verifying(old)) as kept,
             frazil.connect(flight, token=server.token, ca=old.ca) as storage,

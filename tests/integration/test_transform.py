@@ -2,64 +2,23 @@
 
 from __future__ import annotations
 
-import gc
-import json
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from topics import Lake
+from topics import PAYLOADS, STATEMENTS, TIMES, Lake, computed, ordered
 
 import frazil
 from frazil.core.settings.lake import WriterSettings
 from frazil.lake.tables.token import TRANSFORMED
 from frazil.pipeline.move.plan import flush_bytes
-from frazil.pipeline.spark.session import open_session, spark_place
+from frazil.pipeline.move.topic_rules import TopicsOfSettings
+from frazil.pipeline.spark.session import DAEMON
 from frazil.testing import FakeClock
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 """PySpark leaves it to the garbage collector to close the sockets by which it fetched results."""
-
-JSON = "from_json(cast(_payload as string), 'user string, amount decimal(10,2), tags array<string>')"
-TYPED = f"select _offset, order.user, order.amount, order.tags from (select _offset, {JSON} as order from topic)"
-STATEMENTS = {
-    "/shop/filtered": "select * from topic where _offset % 3 = 0",
-    "/shop/projected": "-- by hand\nselect _topic_partition, upper(cast(_key as string)) as buyer from topic;",
-    "/shop/typed": TYPED,
-    "/shop/counted": f"with o as ({TYPED}) select user, count(*) as orders, sum(amount) as total from o group by user",
-}
-PAYLOADS = [
-    json.dumps({"user": f"user{n % 7}", "amount": n / 4, "tags": ["a", "b"][: n % 3]}).encode() for n in range(100)
-]
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[SparkSession]:
-    session = open_session(spark_place("local[2]"))
-    yield session
-    session.stop()
-    gc.collect()
-
-
-def computed(session: SparkSession, raw: Any, statement: str) -> list[dict[str, Any]]:
-    """What Spark says the statement yields over the rows of a table that has them as they were."""
-    session.createDataFrame(raw.scan().to_arrow()).createOrReplaceTempView("topic")
-    try:
-        return [row.asDict(recursive=True) for row in session.sql(statement.strip().removesuffix(";")).collect()]
-    finally:
-        session.catalog.dropTempView("topic")
-
-
-def ordered(rows: list[dict[str, Any]], without: tuple[str, ...] = ()) -> list[str]:
-    return sorted(repr({name: value for name, value in row.items() if name not in without}) for row in rows)
-
-
-TIMES = ("_append_time", "_publish_time")
 
 
 @pytest.mark.timeout(240)
@@ -191,7 +150,8 @@ def test_a_statement_that_failed_rests_before_it_is_tried_again(tmp_path: Path, 
     lake.clock = FakeClock()
     with lake.mover() as mover:
         first = mover.tick().topics["/a/b"].error
-        mover._settings = Lake(tmp_path, session, {"/a/b": {"sql": "select 1 as a from topic"}}).settings
+        repaired = Lake(tmp_path, session, {"/a/b": {"sql": "select 1 as a from topic"}}).settings
+        mover._topic_of = TopicsOfSettings(repaired, lake.clock).of
         assert mover.tick().topics["/a/b"].error == first
         lake.clock.advance(10_000_000)
         assert mover.tick(all_of_it=True).topics["/a/b"].error is None
@@ -217,28 +177,6 @@ def test_the_result_is_partitioned_as_asked_and_no_task_gathers_more_than_its_sh
     share = flush_bytes(WriterSettings(max_memory_bytes=4 * 2**20))
     assert max(file["record_count"] for file in files) * 8_192 < share
     assert table.current_snapshot().summary.additional_properties["total-data-files"] == str(len(files))
-
-
-@pytest.mark.timeout(240)
-def test_the_same_rows_come_over_spark_connect(tmp_path: Path, session: SparkSession) -> None:
-    """In a process of its own: one process has either kind of session, not both."""
-    statements = {topic: STATEMENTS[topic] for topic in ("/shop/typed", "/shop/counted")}
-    lake = Lake(tmp_path, session, {})
-    lake.publish("/shop/raw", *PAYLOADS)
-    child = Path(__file__).with_name("connect_child.py")
-    done = subprocess.run(
-        [sys.executable, str(child), str(tmp_path), json.dumps(statements), json.dumps([p.decode() for p in PAYLOADS])],
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr[-3_000:]
-    errors = json.loads(done.stdout.splitlines()[-1])
-    assert list(errors) == ["/shop/bad"]
-    assert "CAST_INVALID_INPUT" in errors["/shop/bad"]
-    for topic, statement in statements.items():
-        expected = computed(session, lake.table("/shop/raw"), statement)
-        assert ordered(lake.rows(topic), TIMES) == ordered(expected, TIMES), topic
 
 
 def test_topics_cannot_see_one_anothers_rows(tmp_path: Path, session: SparkSession) -> None:
@@ -274,3 +212,9 @@ def test_settings_of_a_topic_hold_for_it_alone(tmp_path: Path, session: SparkSes
     )
     assert [len(lake.table(f"/a/{name}").spec().fields) for name in ("flat", "usual")] == [0, 1]
     assert [len(lake.rows(f"/a/{name}")) for name in ("flat", "usual")] == [1, 1]
+
+
+def test_workers_are_forked_from_a_process_that_has_imported_what_tasks_need(session: SparkSession) -> None:
+    parent = "open(f'/proc/{__import__(\"os\").getppid()}/cmdline').read()"
+    (command,) = session.sparkContext.parallelize([parent], 1).map(eval).collect()
+    assert f"-m\0{DAEMON}\0" in command

@@ -74,19 +74,19 @@ def test_what_is_given_up_and_what_is_not_taken_is_counted(tmp_path: Path) -> No
         asyncio.run(asyncio.wait_for(work(server), 60))
 
 
-def test_a_missed_objective_makes_it_unready_until_the_table_has_caught_up(tmp_path: Path) -> None:
+def test_a_missed_objective_makes_it_unready_until_the_table_has_caught_up(tmp_path: Path, connect: str) -> None:
     with receiving() as receiver:
         traces = {"endpoint": receiver.endpoint, "sample_ratio": 1}
         server = Server(tmp_path, others={"topics": {TOPIC: {"freshness_objective_ms": 300}}, "traces": traces})
         server.start()
         try:
-            miss_and_catch_up(server)
+            miss_and_catch_up(server, connect)
             the_way_is_traced(receiver)
         finally:
             server.kill()
 
 
-def miss_and_catch_up(server: Server) -> None:
+def miss_and_catch_up(server: Server, connect: str) -> None:
     assert ready(server.http).status_code == 200
     asyncio.run(asyncio.wait_for(send(server, b"tea"), 60))
     wait_until(lambda: ready(server.http).status_code == 503)
@@ -103,7 +103,7 @@ def miss_and_catch_up(server: Server) -> None:
 
     data = server.folder / "data"
     place = Place(data, server.folder / "frazil.yaml", make_settings({"data": data}))
-    assert answer(run(place, "pipeline", "run", "--once", "--json"))["rows"] == 1
+    assert answer(run(place, "pipeline", "run", "--once", "--json", "--remote", connect))["rows"] == 1
     assert ready(server.http).status_code == 200
     found = samples(server.http)
     assert (found["frazil_ready",], found["frazil_freshness_objective_missed", TOPIC]) == (1, 0)

@@ -1,11 +1,14 @@
-"""What tests of tables share: a folder with topics, a mover over it, and the rows of its tables."""
+"""What tests of tables share: a folder with topics, a mover over it, the rows of its tables, and some statements."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from pyspark.sql import SparkSession
 
 import frazil
 from frazil.core.names import TopicName
@@ -18,6 +21,19 @@ from frazil.node.movers.tick_report import TickReport
 from frazil.pipeline.move.mover import Mover
 from frazil.pipeline.spark.jobs import SparkJobs
 from frazil.testing import FakeClock
+
+JSON = "from_json(cast(_payload as string), 'user string, amount decimal(10,2), tags array<string>')"
+TYPED = f"select _offset, order.user, order.amount, order.tags from (select _offset, {JSON} as order from topic)"
+STATEMENTS = {
+    "/shop/filtered": "select * from topic where _offset % 3 = 0",
+    "/shop/projected": "-- by hand\nselect _topic_partition, upper(cast(_key as string)) as buyer from topic;",
+    "/shop/typed": TYPED,
+    "/shop/counted": f"with o as ({TYPED}) select user, count(*) as orders, sum(amount) as total from o group by user",
+}
+PAYLOADS = [
+    json.dumps({"user": f"user{n % 7}", "amount": n / 4, "tags": ["a", "b"][: n % 3]}).encode() for n in range(100)
+]
+TIMES = ("_append_time", "_publish_time")
 
 
 class Lake:
@@ -60,3 +76,16 @@ class Lake:
     def rows(self, topic: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.table(topic).scan().to_arrow().to_pylist()
         return found
+
+
+def computed(session: SparkSession, raw: Any, statement: str) -> list[dict[str, Any]]:
+    """What Spark says the statement yields over the rows of a table that has them as they were."""
+    session.createDataFrame(raw.scan().to_arrow()).createOrReplaceTempView("topic")
+    try:
+        return [row.asDict(recursive=True) for row in session.sql(statement.strip().removesuffix(";")).collect()]
+    finally:
+        session.catalog.dropTempView("topic")
+
+
+def ordered(rows: list[dict[str, Any]], without: tuple[str, ...] = ()) -> list[str]:
+    return sorted(repr({name: value for name, value in row.items() if name not in without}) for row in rows)

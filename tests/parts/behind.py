@@ -25,6 +25,8 @@ from frazil.testing.jobs import InProcessJobs
 ORDERS = "/shop/orders"
 OLD = [f"old {number}".encode() for number in range(10)]
 """All of them are in the table; the log has lost those from offset 5 on."""
+NEW = [f"new {number}".encode() for number in range(8)]
+"""Published to the log that lost rows; by then it has the offsets of those again."""
 
 
 def settings_in(folder: Path) -> Settings:
@@ -33,6 +35,11 @@ def settings_in(folder: Path) -> Settings:
     lake.mkdir(parents=True, exist_ok=True)
     catalog = {"uri": f"sqlite:///{lake}/catalog.db"}
     return make_settings({"data": folder / "data", "catalog": catalog, "object_store": {"path": lake / "warehouse"}})
+
+
+def log_id(settings: Settings) -> str:
+    with frazil.open(settings) as storage:
+        return storage.topic(ORDERS, create=False).log.log_id
 
 
 class _Source:

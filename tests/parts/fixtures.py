@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import uuid
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from frazil.core.settings import Settings, make_settings
+from frazil.pipeline.spark.session import SparkPlace, open_session
+from frazil.spark import register
 from parts.glue import glue_stand_in
 from parts.nessie import WAREHOUSE, Nessie, nessie
 from parts.postgres import Postgres, postgres
@@ -85,15 +89,45 @@ def spark(connected: tuple[SparkSession, dict[str, str]], monkeypatch: pytest.Mo
 
 
 @pytest.fixture(scope="session")
-def cluster(parts_folder: Path) -> Iterator[SparkCluster]:
+def spark_hosts(parts_folder: Path) -> Iterator[SparkCluster]:
     with spark_cluster(parts_folder / "cluster") as server:
         yield server
+
+
+@pytest.fixture
+def one_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Movers on the cluster take one core of it: a second JVM takes seconds to start, and proves no more."""
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", f"{os.environ['SPARK_SUBMIT_OPTS']} -Dspark.cores.max=1")
 
 
 @pytest.fixture(scope="session")
 def connect(parts_folder: Path) -> Iterator[str]:
     with spark_connect(parts_folder / "connect") as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def embedded_spark() -> Iterator[SparkSession]:
+    session = open_session(SparkPlace("local[2]"))
+    register(session)
+    yield session
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # see `session`
+        session.stop()
+        gc.collect()
+
+
+@pytest.fixture(scope="module")
+def session(embedded_spark: SparkSession) -> Iterator[SparkSession]:
+    """The embedded Spark of this worker, which also reads topics.
+
+    PySpark leaves it to the garbage collector to close the sockets by which it fetched results. What a module has left
+    is collected at its end: no test of another module shall warn of it.
+    """
+    yield embedded_spark
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture

@@ -11,10 +11,23 @@ SLOW_FOLDERS = frozenset({"compat", "contract", "crash", "integration"})
 GROUPS = (
     ("spark-connect", frozenset({"spark_address", "connect"})),
     ("spark", frozenset({"session"})),
-    ("spark-cluster", frozenset({"cluster"})),
+    ("spark-cluster", frozenset({"spark_hosts"})),
     ("rest", frozenset({"rest_catalog"})),
 )
 """By the fixtures that tests ask for, directly or not, the most expensive first; `session` is a JVM of the worker."""
+LONGEST = (
+    "test_pipeline_cli",
+    "test_maintenance_kill",
+    "test_broker_etcd_restored",
+    "test_cli_served",
+    "test_client_cluster",
+    "test_mover_kill",
+    "test_object_acks_kill",
+    "test_upload_kill",
+    "test_cluster_failover",
+    "test_cluster_rounds",
+)
+"""Modules that would keep one worker busy after the others have ended."""
 
 
 def group_of(item: pytest.Item) -> str | None:
@@ -30,8 +43,8 @@ def group_of(item: pytest.Item) -> str | None:
 
 
 def turn_of(item: pytest.Item) -> int:
-    """Quick tests come first, then the groups of expensive parts, then the other slow modules."""
-    order = [None, *(name for name, _ in GROUPS)]
+    """Quick tests come first, then the groups of expensive parts and the longest modules, then the other slow ones."""
+    order = [None, *(name for name, _ in GROUPS), *LONGEST]
     group = group_of(item)
     return order.index(group) if group in order else len(order)
 

@@ -14,6 +14,7 @@ from frazil.core.offsets import OffsetRange
 from frazil.core.rows import stored_schema
 from frazil.core.settings import Settings
 from frazil.lake.catalogs.opening import catalog_properties, open_catalog
+from frazil.lake.read.queryable import committed_end
 from frazil.lake.tables.schema import TableName, table_of
 from frazil.lake.tables.store import TableStore
 from frazil.log.info import LogInfo, info_of
@@ -22,6 +23,7 @@ from frazil.log.storage import open_storage
 from frazil.node.opening import Histories
 from frazil.pipeline.move.mover import Mover
 from frazil.pipeline.move.tasks import RangeInput, RangeOutput
+from frazil.telemetry.signals import signal_of
 from frazil.testing import FakeClock
 from frazil.testing.jobs import InProcessJobs
 
@@ -46,6 +48,8 @@ class HandMover:
     def end(self, topic: frazil.Topic) -> int:
         """How far the table is; it is made if there is none."""
         name, partition = table_of(topic.log.name)
+        if topic.schema is not None and signal_of(topic.log.name, topic.schema) is not None:
+            return committed_end(self.catalog, name, topic.log.log_id).end  # the mover makes tables of telemetry
         self.tables.ensure(name, stored_schema(topic.schema))
         token = self.tables.token(name, topic.log.log_id, partition)
         return 0 if token is None else token.end

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from parts.processes import SHORT_LIVED_JVM, free_port, part, running
+from parts.jvm import SHORT_LIVED_JVM
+from parts.processes import free_port, part, running
 from parts.s3 import ACCESS_KEY, REGION, S3, SECRET_KEY
 
 WAREHOUSE = "lake"

@@ -12,15 +12,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-PARTS = ROOT / ".uv" / "parts"
+from parts.jvm import PARTS
 
 POLL_S = 0.05
-
-SPARK_CONF = Path(__file__).parent / "spark_conf"
-SHORT_LIVED_JVM = (SPARK_CONF / "java-opts").read_text(encoding="utf-8").split()
-"""A JVM of a test lives for seconds; half of its work would be to optimise code that is about to end. Those of Spark,
-executors too, take it from that folder."""
 
 
 def part(name: str) -> Path:

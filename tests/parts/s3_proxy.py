@@ -18,7 +18,7 @@ whole, an error that calls itself success."""
 SLOW_S = 4.0
 """Longer than the three seconds after which the AWS SDK gives up by itself."""
 
-_CODES = {"500": "InternalError", "503": "SlowDown"}
+_CODES = {"403": "AccessDenied", "500": "InternalError", "503": "SlowDown", "507": "InsufficientStorage"}
 _WRITES = ("PUT", "POST")
 
 
@@ -31,7 +31,8 @@ class S3Proxy:
         self._fault, self._place, self._writes, self._left = "", "", True, 0
         self._guard = threading.Lock()
         self._mended = threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        handler = type("Handler", (_Handler,), {"proxy": self})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
 
@@ -69,72 +70,69 @@ class S3Proxy:
             self.met += 1
             return self._fault
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        proxy = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+class _Handler(BaseHTTPRequestHandler):
+    proxy: S3Proxy
+    protocol_version = "HTTP/1.1"
 
-            def do_GET(self) -> None:
-                body = self._body()
-                fault = proxy._next_fault(self.command, self.path)
-                with contextlib.suppress(OSError):  # a client that gave up waiting
-                    self._serve(fault, body)
+    def do_GET(self) -> None:
+        body = self._body()
+        fault = self.proxy._next_fault(self.command, self.path)
+        with contextlib.suppress(OSError):  # a client that gave up waiting
+            self._serve(fault, body)
 
-            do_PUT = do_POST = do_DELETE = do_HEAD = do_GET  # noqa: N815 - the names that http.server calls
+    do_PUT = do_POST = do_DELETE = do_HEAD = do_GET  # noqa: N815 - the names that http.server calls
 
-            def _body(self) -> bytes:
-                if "chunked" not in (self.headers.get("Transfer-Encoding") or ""):
-                    return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                chunks = []
-                while size := int(self.rfile.readline().split(b";")[0], 16):
-                    chunks.append(self.rfile.read(size))
-                    self.rfile.readline()
-                self.rfile.readline()
-                return b"".join(chunks)
+    def _body(self) -> bytes:
+        if "chunked" not in (self.headers.get("Transfer-Encoding") or ""):
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        chunks = []
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            chunks.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(chunks)
 
-            def _serve(self, fault: str, body: bytes) -> None:
-                self.close_connection = bool(fault)
-                if fault in _CODES:
-                    return self._answer(int(fault), [("Content-Type", "application/xml")], _error(_CODES[fault]))
-                if fault == "silent":
-                    proxy._mended.wait(120)
-                    return None
-                if fault == "slow":
-                    pause(SLOW_S)
-                status, headers, answer = self._forward(body)
-                if fault == "short":
-                    answer = answer[: len(answer) // 2]
-                if fault == "error with 200":
-                    answer = _error("SlowDown")
-                return self._answer(status, headers, answer, cut=fault == "cut")
+    def _serve(self, fault: str, body: bytes) -> None:
+        self.close_connection = bool(fault)
+        if fault in _CODES:
+            return self._answer(int(fault), [("Content-Type", "application/xml")], _error(_CODES[fault]))
+        if fault == "silent":
+            self.proxy._mended.wait(120)
+            return None
+        if fault == "slow":
+            pause(SLOW_S)
+        status, headers, answer = self._forward(body)
+        if fault == "short":
+            answer = answer[: len(answer) // 2]
+        if fault == "error with 200":
+            answer = _error("SlowDown")
+        return self._answer(status, headers, answer, cut=fault == "cut")
 
-            def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
-                connection = http.client.HTTPConnection("127.0.0.1", proxy.target_port, timeout=60)
-                left_out = ("connection", "expect", "transfer-encoding", "content-length")
-                kept = {name: value for name, value in self.headers.items() if name.lower() not in left_out}
-                connection.request(self.command, self.path, body, {**kept, "Content-Length": str(len(body))})
-                answer = connection.getresponse()
-                found = answer.status, answer.getheaders(), answer.read()
-                connection.close()
-                return found
+    def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.proxy.target_port, timeout=60)
+        left_out = ("connection", "expect", "transfer-encoding", "content-length")
+        kept = {name: value for name, value in self.headers.items() if name.lower() not in left_out}
+        connection.request(self.command, self.path, body, {**kept, "Content-Length": str(len(body))})
+        answer = connection.getresponse()
+        found = answer.status, answer.getheaders(), answer.read()
+        connection.close()
+        return found
 
-            def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes, *, cut: bool = False) -> None:
-                self.send_response_only(status)
-                length = str(len(body))
-                for name, value in headers:
-                    if name.lower() == "content-length" and self.command == "HEAD":
-                        length = value
-                    elif name.lower() not in ("transfer-encoding", "content-length", "connection"):
-                        self.send_header(name, value)
-                self.send_header("Content-Length", str(int(length) + 100) if cut and not body else length)
-                self.end_headers()
-                self.wfile.write(body[: len(body) // 2] if cut else body)
+    def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes, *, cut: bool = False) -> None:
+        self.send_response_only(status)
+        length = str(len(body))
+        for name, value in headers:
+            if name.lower() == "content-length" and self.command == "HEAD":
+                length = value
+            elif name.lower() not in ("transfer-encoding", "content-length", "connection"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(int(length) + 100) if cut and not body else length)
+        self.end_headers()
+        self.wfile.write(body[: len(body) // 2] if cut else body)
 
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        return Handler
+    def log_message(self, *_: Any) -> None:
+        pass
 
 
 def _error(code: str) -> bytes:

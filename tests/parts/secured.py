@@ -16,6 +16,8 @@ from frazil.doors.calls import Method, Service, Streams
 from frazil.doors.danube.door import DanubeDoor
 from frazil.doors.danube_admin import AdminDoor
 from frazil.doors.flight.door import FlightDoor
+from frazil.doors.otlp.counts import OtlpCounts
+from frazil.doors.otlp.door import OtlpDoor
 from frazil.node.access.opening import AccessParts
 from frazil.node.node import Node, open_node
 
@@ -30,6 +32,8 @@ class SecuredDoors:
         self.danube = DanubeDoor(node)
         self.admin = AdminDoor(node)
         self.flight = FlightDoor(node, node.settings.flight, movers=True)
+        self.otlp = OtlpDoor(node, OtlpCounts())
+        self.otlp_http = ""
         self.channels: dict[str, grpc.aio.Channel] = {}
 
     @property
@@ -43,15 +47,19 @@ class SecuredDoors:
             await door.start()
             address = door.address if isinstance(door, FlightDoor) else door.url
             self.channels[name] = grpc.aio.insecure_channel(address.split("://")[1])
+        addresses = await self.otlp.start()
+        self.channels["otlp"] = grpc.aio.insecure_channel(addresses["otlp_grpc"].split("://")[1])
+        self.otlp_http = addresses["otlp_http"]
 
     async def stop(self) -> None:
         for channel in self.channels.values():
             await channel.close()
-        await asyncio.gather(*(door.stop() for door in (self.flight, self.danube, self.admin)))
+        await asyncio.gather(*(door.stop() for door in (self.otlp, self.flight, self.danube, self.admin)))
 
     def tables(self) -> dict[str, list[Service]]:
         """The tables of calls by door."""
-        return {one: getattr(self, one).tables() for one in ("danube", "admin", "flight")}
+        doors = {"danube": self.danube, "admin": self.admin, "flight": self.flight, "otlp": self.otlp.grpc}
+        return {name: door.tables() for name, door in doors.items()}
 
     async def key(self, *bindings: tuple[str, str], lifetime_ms: int | None = None) -> str:
         """Make a key with these roles in these scopes."""
@@ -68,6 +76,7 @@ class SecuredDoors:
         path = f"/{service}/{method.name}"
         channel: Any = self.channels[door]  # gRPC's types know no calls with serialised messages
         metadata = () if key is None else (("authorization", f"Bearer {key}"),)
+        metadata += (("x-frazil-tenant", "acme"),) if door == "otlp" else ()
         if method.streams is Streams.NONE:
             return channel.unary_unary(path)(requests[0], metadata=metadata, timeout=SECONDS_MAX)
         if method.streams is Streams.ANSWERS:
@@ -87,6 +96,7 @@ async def secured(folder: Path, **sections: Any) -> AsyncIterator[SecuredDoors]:
         "security": {"enabled": True},
         "broker": {"port": 0, "admin_port": 0},
         "flight": {"port": 0},
+        "telemetry": {"enabled": True, "otlp": {"grpc_port": 0, "http_port": 0}},
         **sections,
     }
     with open_node(Settings.model_validate(given), serves=True) as node:

@@ -20,6 +20,7 @@ from frazil.core.settings import make_settings
 from frazil.doors.http.door import make_app
 from frazil.node.access.local_token import read_local_token
 from frazil.node.node import Node
+from frazil.node.request_ids import RequestIds
 
 ORDERS, LETTERS, SUBJECT, SUBSCRIPTION = "/shop/orders", "/shop/orders-dead-letter", "tea", "billing"
 ADMIN = "local"
@@ -33,7 +34,7 @@ class Door:
 
     def __init__(self, node: Node, local: str) -> None:
         self.node, self.app = node, make_app(node)
-        transport = httpx.ASGITransport(self.app, client=("10.1.2.3", 4711))
+        transport = httpx.ASGITransport(RequestIds(self.app), client=("10.1.2.3", 4711))
         self.client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:6680")
         self.keys: dict[str, str] = {ADMIN: local}
         self.ids: dict[str, str] = {}
@@ -66,7 +67,8 @@ class Door:
 
 @asynccontextmanager
 async def opened(folder: Path, **security: Any) -> AsyncIterator[Door]:
-    settings = make_settings({"data": folder / "data", "security": {"enabled": True, **security}})
+    given = {"security": {"enabled": True, **security}, "telemetry": {"enabled": True}}
+    settings = make_settings({"data": folder / "data", **given})
     with frazil.open(settings) as storage:
         node = Node(storage, has_broker=True, command=lambda *_: [sys.executable, "-c", "pass"])
         await node.start()
@@ -81,6 +83,7 @@ async def opened(folder: Path, **security: Any) -> AsyncIterator[Door]:
             door.spare = node.keys(LOCAL).create("spare")[0].id
             node.roles(LOCAL).put("spare", [{"actions": ["read"], "kind": "topic"}])
             node.bindings(LOCAL).add("jwt:spare", "reader")
+            node.telemetry(LOCAL).tenants(LOCAL).create("acme", {}, with_key=False)
             yield door
         finally:
             await door.client.aclose()

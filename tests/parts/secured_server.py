@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import ipaddress
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,16 @@ class TlsFiles:
 class SecuredServer(Server):
     """Has one issuer with a shared secret, and one with the public keys `rsa` and `ec`."""
 
-    def __init__(self, folder: Path, *, mtls: bool = False, others: dict[str, Any] | None = None, **given: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        mtls: bool = False,
+        others: dict[str, Any] | None = None,
+        issuers: Sequence[dict[str, Any]] = (),
+        **given: Any,
+    ) -> None:
+        """`issuers` are further ones."""
         self.files = TlsFiles(folder / "tls")
         self.rsa, self.ec = rsa_key(), ec_key()
         self.secret = SECRET
@@ -84,8 +94,8 @@ class SecuredServer(Server):
         tls = {"certificate": str(self.files.certificate), "key": str(self.files.key)}
         if mtls:
             tls |= {"client_ca": str(self.files.ca), "client_certificates": "required"}
-        issuers = [one | {"audience": AUDIENCE} for one in (public, shared)]
-        security = {"enabled": True, "tls": tls, "jwt": issuers}
+        trusted = [one | {"audience": AUDIENCE} for one in (public, shared, *issuers)]
+        security = {"enabled": True, "tls": tls, "jwt": trusted}
         super().__init__(folder, others={"security": security, **(others or {})}, **given)
         self._mtls = mtls
         self.url = self.url.replace("http://", "https://")

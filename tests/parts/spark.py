@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pyspark
 
+from parts.jvm import spark_options
 from parts.processes import accepts, free_port, running
 
 SPARK = Path(pyspark.__file__).parent
@@ -23,7 +24,11 @@ ENVIRONMENT = {
     "SPARK_HOME": str(SPARK),
     "PYSPARK_PYTHON": sys.executable,
 }
-DAEMONS = {**ENVIRONMENT, "SPARK_DAEMON_MEMORY": "256m"}
+DAEMONS = {
+    **ENVIRONMENT,
+    "SPARK_DAEMON_MEMORY": "256m",
+    "JDK_JAVA_OPTIONS": " ".join(spark_options()),  # executors inherit it
+}
 WORKERS = 2
 EXECUTOR = "CoarseGrainedExecutorBackend"
 

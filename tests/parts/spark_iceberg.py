@@ -33,7 +33,6 @@ def spark_server(folder: Path) -> Iterator[str]:
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraClassPath": jars,
         "spark.driver.extraJavaOptions": f"-Daws.region={REGION} -Dderby.system.home={folder}",
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.session.timeZone": "UTC",
@@ -50,6 +49,7 @@ def spark_server(folder: Path) -> Iterator[str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "SPARK_DIST_CLASSPATH": jars,  # behind Spark's own jars, where the archive of their classes stays valid
     }
     with running(command, environment, folder / "spark.log", lambda: accepts(port)):
         yield f"sc://127.0.0.1:{port}"

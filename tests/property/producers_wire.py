@@ -106,6 +106,12 @@ class Wire:
         state = self.owner.topic.producer_state(asked["producer"])
         return {"epoch": NO_EPOCH if state is None else state.epoch}
 
+    def learn_brokers(self) -> None:
+        """There is one broker."""
+
+    def learn(self, error: FrazilError, topic: str | None) -> None:
+        """Nothing here names another broker."""
+
     def next_write_fault(self) -> tuple[str, int]:
         fault, number = self.write_faults.popleft() if self.write_faults else ("", 0)
         if fault and self.holds_after_fault:

@@ -1,5 +1,5 @@
-"""Topics over log and table against a model: whatever is moved, compacted, expired and removed between two steps of a
-reader, it sees every offset once, in order and unchanged, and `verify` proves it."""
+"""Topics over log, objects and table against a model: whatever is moved, uploaded, compacted, expired and removed
+between two steps of a reader, it sees every offset once, in order and unchanged, and `verify` proves it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,18 @@ import frazil
 import frazil.lake.read.file_rows
 import frazil.lake.read.history_reader
 import frazil.lake.read.prefetch
+import frazil.objects.reading
 from frazil.core.settings import RetentionSettings, make_settings
 from frazil.lake.read.history import TableHistories
 from frazil.log.info import log_info
 from frazil.log.read.reader import BatchReader
+from frazil.meta.opening import META_FILE
+from frazil.meta.sqlite import SqliteStore
 from frazil.node.tiers.logs import FileView
 from frazil.node.verify.verify import verify
-from parts.moving import Floor, HandMover, open_guarded
+from frazil.objects.manifests import Manifests
+from parts.moving import Floor, HandMover
+from parts.owner_uploads import OwnerUploads
 from parts.table_rewrites import expire, remove_unneeded_files, rewrite
 
 KIB = 1024
@@ -94,6 +99,7 @@ class TiersMachine(stateful.RuleBasedStateMachine):
         self.schema = 0
         self.readings: list[Reading] = []
         self.storage: frazil.Storage | None = None
+        self.meta: SqliteStore | None = None
 
     @stateful.initialize(
         names=st.sampled_from(TABLES),
@@ -102,8 +108,20 @@ class TiersMachine(stateful.RuleBasedStateMachine):
         window=st.sampled_from([2, 30, 1_000]),
         batch=st.sampled_from([1, 20, 1_000]),
         waiting=st.sampled_from([1, 8 * KIB * KIB]),
+        with_manifests=st.booleans(),
+        chunk=st.sampled_from([1_000, 256 * KIB]),
     )
-    def begin(self, names: list[str], cache_kib: int, ahead: int, window: int, batch: int, waiting: int) -> None:
+    def begin(
+        self,
+        names: list[str],
+        cache_kib: int,
+        ahead: int,
+        window: int,
+        batch: int,
+        waiting: int,
+        with_manifests: bool,
+        chunk: int,
+    ) -> None:
         """Small windows, batches and channels, so that few rows meet every seam that many would."""
         self.patches.setattr(frazil.lake.read.history_reader, "WINDOW_ROWS_MAX", window)
         self.patches.setattr(frazil.lake.read.history_reader, "WINDOW_ROWS_MIN", window)
@@ -114,7 +132,12 @@ class TiersMachine(stateful.RuleBasedStateMachine):
         self.patches.setattr(frazil.lake.read.prefetch, "AHEAD_BYTES_MAX", waiting)
         wal = {"max_file_size": 64 * KIB, "cache_bytes": cache_kib * KIB}
         reader = {"prefetch_size": ahead, "max_concurrent_reads": ahead}
-        self.settings = make_settings({"data": self.folder / "data", "wal": wal, "reader": reader})
+        self.patches.setattr(frazil.objects.reading, "CHUNK_FIRST_BYTES", chunk)
+        self.patches.setattr(frazil.objects.reading, "CHUNK_MAX_BYTES", 4 * chunk)
+        objects = {"enabled": True, "store": {"type": "memory", "bucket": str(self.folder)}}
+        folder = self.folder / "data"
+        self.settings = make_settings({"data": folder, "wal": wal, "reader": reader, "objects": objects})
+        self.meta = SqliteStore(folder / META_FILE) if with_manifests else None
         self.mover = HandMover(self.settings)
         self.floor = Floor()
         self.model = {name: TopicModel() for name in names}
@@ -128,6 +151,8 @@ class TiersMachine(stateful.RuleBasedStateMachine):
                 self._finish()
         finally:
             self._close()
+            if self.meta is not None:
+                self.meta.close()
             self.patches.undo()
             shutil.rmtree(self.folder)
 
@@ -165,10 +190,11 @@ class TiersMachine(stateful.RuleBasedStateMachine):
 
     @stateful.rule(number=numbers)
     def remove_segments(self, number: int) -> None:
-        """Retention takes what the table has."""
+        """Retention takes what the table or the objects have."""
         assert self.storage is not None
         name = self._name(number)
-        self.floor.ends[self._topic(name).log.log_id] = self._table_end(name)
+        log = self._topic(name).log
+        self.floor.ends[log.log_id] = max(self._table_end(name), self.uploads.end(log))
         self.storage.set_retention(name, RetentionSettings(bytes=1))
         self.storage.maintain()
 
@@ -180,6 +206,27 @@ class TiersMachine(stateful.RuleBasedStateMachine):
         for reading in self.readings:
             follow = reading.end is None
             reading.batches = self._topic(reading.name).read_batches(reading.next, end=reading.end, follow=follow)
+
+    # --- the objects
+
+    @stateful.rule(number=numbers, kib=st.sampled_from([1, 16, 64]), objects_max=st.none() | st.integers(1, 5))
+    def upload(self, number: int, kib: int, objects_max: int | None) -> None:
+        log = self._topic(self._name(number)).log
+        if self.uploads.end(log) or self._table_end(self._name(number)) >= log.first_offset:
+            self.uploads.upload(log, kib * KIB, objects_max)
+
+    @stateful.rule(number=numbers, part=parts)
+    def remove_objects(self, number: int, part: float) -> None:
+        """Retention of objects takes what the table has."""
+        name = self._name(number)
+        self.uploads.remove_below(self._topic(name).log, round(self._table_end(name) * part))
+
+    @stateful.rule(number=numbers)
+    def wipe_manifests(self, number: int) -> None:
+        """They are found again in the store, from the next start on."""
+        manifests = self.uploads.known.manifests
+        if manifests is not None:
+            manifests.remove_log(self._topic(self._name(number)).log.log_id)
 
     # --- the table
 
@@ -263,8 +310,11 @@ class TiersMachine(stateful.RuleBasedStateMachine):
         assert self.storage is not None
         name, storage = self._name(number), self.storage
         history = TableHistories(self.settings).of(self._topic(name).log.name, self._topic(name).log.log_id)
-        proof = verify(lambda: log_info(storage, name), FileView(self.settings).read, history, lambda _: None)
+        view = FileView(self.settings)
+        proof = verify(lambda: log_info(storage, name), view.read, history, lambda _: None, view.read_objects)
         assert proof.proven, proof.problems
+        held = self.uploads.of(self._topic(name).log).load().all()
+        assert proof.in_objects == sum(one.end - one.first for one in held)
         assert proof.end == len(self.model[name].rows)
         assert proof.in_table == self._table_end(name)
         assert proof.checksums
@@ -295,7 +345,8 @@ class TiersMachine(stateful.RuleBasedStateMachine):
             self.prove(number)
 
     def _open(self) -> None:
-        self.storage = open_guarded(self.settings, self.floor)
+        self.uploads = OwnerUploads(self.settings, None if self.meta is None else Manifests(self.meta))
+        self.storage = self.uploads.open(self.floor)
 
     def _close(self) -> None:
         for reading in self.readings:

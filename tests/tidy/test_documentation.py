@@ -20,6 +20,9 @@ FORMAT_PAGE = DOCS / "formats" / "log.md"
 EXAMPLE = DOCS / "formats" / "example.wal"
 BIN = Path(sys.executable).parent
 
+HANG_SECONDS = 240
+"""Programs and commands that take longer hang. A page that starts a server takes over a minute on a busy machine."""
+
 _LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 _CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -30,6 +33,7 @@ def _environment() -> dict[str, str]:
     return {**inherited, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "PYTHONWARNINGS": "error"}
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=page_id)
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     """All blocks of a page are one program; blank lines keep the line numbers of the page."""
@@ -40,7 +44,7 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     script.write_text(program, encoding="utf-8")
     (tmp_path / EXAMPLE.name).write_bytes(EXAMPLE.read_bytes())
     done = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, env=_environment(), capture_output=True, text=True, timeout=60
+        [sys.executable, script], cwd=tmp_path, env=_environment(), capture_output=True, text=True, timeout=HANG_SECONDS
     )
     assert done.returncode == 0, f"{page_id(page)}:\n{done.stdout}\n{done.stderr}"
 
@@ -54,6 +58,7 @@ def _commands(page: Path) -> list[str]:
     return commands
 
 
+@pytest.mark.timeout(900)  # of a page; each of its commands has the limit below
 @pytest.mark.parametrize("page", [page for page in PAGES if _commands(page)], ids=page_id)
 def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
     """Each command in its turn, in one folder, so that a page tells a story."""
@@ -62,7 +67,7 @@ def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
     for command in _commands(page):
         done = subprocess.run(
             ["bash", "-c", f"set -euo pipefail; {command}"],
-            cwd=tmp_path, env=_environment(), capture_output=True, text=True, timeout=60,
+            cwd=tmp_path, env=_environment(), capture_output=True, text=True, timeout=HANG_SECONDS,
         )  # fmt: skip
         assert done.returncode == 0, f"$ {command}\n{done.stdout}\n{done.stderr}"
 

@@ -16,9 +16,10 @@ from frazil.doors.errors import STATUSES
 from frazil.doors.flight.actions import ABOUT
 from frazil.lake.tables.accept import accept
 from frazil.lake.tables.schema import METRICS, TABLE_PROPERTIES
-from frazil.meta import broker_keys
+from frazil.meta import broker_keys, cluster_keys
 from frazil.meta.topic_records import CREATOR_RECORDS
 from frazil.node.access import danube_tokens, directory
+from frazil.node.telemetry import tenants
 from frazil.registry import records
 from parts.moving import HandMover
 
@@ -58,6 +59,10 @@ def test_properties_of_a_table_are_on_its_page() -> None:
 @pytest.mark.parametrize(
     ("heading", "known"),
     [
+        (
+            "## The cluster",
+            {value for name, value in vars(cluster_keys).items() if name.isupper() and name != "CLUSTER"},
+        ),
         ("## The broker", {value for name, value in vars(broker_keys).items() if name.isupper()}),
         (
             "## The schema registry",
@@ -69,6 +74,7 @@ def test_properties_of_a_table_are_on_its_page() -> None:
                 records.topic_key(TopicName.parse("/a/b")).removesuffix("a/b"),
             },
         ),
+        ("## Tenants", {tenants.TENANTS, tenants.DELETING}),
         (
             "## Security",
             {directory.KEYS, directory.ROLES, directory.BINDINGS, CREATOR_RECORDS, danube_tokens.SECRET_KEY},

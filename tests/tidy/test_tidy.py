@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from documents import ROOT
 import frazil
 
 LINES_MAX = 500
+FUNCTION_LINES_MAX = 60
+MODULES_MAX = 20
 DRAWERS = {"utils", "util", "common", "helpers", "misc"}
 EXCEPT = {"LICENSE", "tests/tidy/test_tidy.py"}
 """Not our words, and the one file that must name what it looks for."""
@@ -67,15 +70,44 @@ def _hits(pattern: re.Pattern[str]) -> list[str]:
     ]
 
 
-def test_source_files_are_split_before_they_grow_long() -> None:
-    sources = list((ROOT / "src").rglob("*.py"))
-    assert sources
-    long = {str(path.relative_to(ROOT)): count for path in sources if (count := _count(path)) >= LINES_MAX}
+def _modules() -> list[Path]:
+    found = [path for folder in ("src", "tests", "bench", "scripts") for path in (ROOT / folder).rglob("*.py")]
+    assert len(found) > 500
+    return found
+
+
+def test_files_are_split_before_they_grow_long() -> None:
+    long = {str(path.relative_to(ROOT)): count for path in _modules() if (count := _count(path)) >= LINES_MAX}
     assert not long
+
+
+def test_functions_are_split_before_they_grow_long() -> None:
+    long = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}"
+        for path in _modules()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES_MAX
+    ]
+    assert not long
+
+
+def test_a_folder_is_split_before_it_has_many_modules() -> None:
+    folders = {path.parent for path in (ROOT / "src").rglob("*.py")}
+    counts = {str(folder.relative_to(ROOT)): len(list(folder.glob("*.py"))) for folder in folders}
+    assert len(counts) > 50
+    assert not {folder: count for folder, count in counts.items() if count > MODULES_MAX}
 
 
 def _count(path: Path) -> int:
     return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def test_no_two_modules_of_tests_have_one_name() -> None:
+    """pytest imports each by its name alone, and leaves out the second."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py")
+    assert len(names) > 300
+    assert not [name for name, count in names.items() if count > 1]
 
 
 def test_there_are_no_drawers() -> None:

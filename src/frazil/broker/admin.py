@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,12 +12,13 @@ from frazil.broker.broker import Broker
 from frazil.broker.delivery.assignment import Kind
 from frazil.broker.delivery.own_policy import OwnPolicy, shown
 from frazil.broker.delivery.policy import DeliveryPolicy
+from frazil.broker.policies import PolicyChange
 from frazil.broker.store.policies import with_policy
 from frazil.broker.subscriptions.live import LiveSubscription
 from frazil.broker.subscriptions.subscription import Subscription
 from frazil.broker.topics.dead_letters import letters_of
 from frazil.broker.topics.topic import BrokerTopic
-from frazil.core.errors import SubscriptionNotFound, TopicDiffers, TopicNotFound
+from frazil.core.errors import SubscriptionNotFound, TopicDiffers, TopicExists, TopicNotFound
 from frazil.core.names import TopicName
 from frazil.core.partitions import partitions_of, topic_not_found
 from frazil.log.read.positions import Start, resolve_start
@@ -97,9 +99,15 @@ class PolicyStatus:
         }
 
 
+LettersAllowed = Callable[[TopicName], AbstractAsyncContextManager[bool]]
+"""Checks that the caller may have dead letters published to a topic. Yields whether the block is to create it."""
+
+
 class BrokerAdmin:
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, letters: LettersAllowed | None = None) -> None:
+        """Without `letters` every caller may set every policy, as without security."""
         self._broker = broker
+        self._letters = letters
 
     def topic(self, name: TopicName) -> BrokerTopic:
         found = self._broker.topics.get(name)
@@ -134,11 +142,24 @@ class BrokerAdmin:
         return _policy(self.topic(name), with_policy(self.topic(name), subscription))
 
     async def set_policy(
-        self, name: TopicName, subscription: str, change: Callable[[OwnPolicy], OwnPolicy]
+        self, name: TopicName, subscription: str, change: PolicyChange, *, keeps_letters: bool = False
     ) -> PolicyStatus:
-        """`change` gets the previous policy. Durable when it returns, and effective from then on."""
-        topic = self.topic(name)
-        return _policy(topic, await self._broker.set_policy(topic, subscription, change))
+        """`change` gets the previous policy. Durable when it returns, and effective from then on.
+
+        `keeps_letters`: the change has nothing to do with dead letters, and needs no right for them.
+        """
+        topic, policies = self.topic(name), self._broker.policies
+        self._broker.check_open()
+        own = policies.checked(topic, subscription, change)
+        if self._letters is None or keeps_letters or not own.sends_letters:
+            return _policy(topic, await policies.set(topic, subscription, change))
+        letters = letters_of(name, own)
+        try:
+            async with self._letters(letters) as is_new:
+                found = await policies.set(topic, subscription, change, letters if is_new else None)
+        except TopicExists:  # created by another call meanwhile; or it takes no letters, and that is found again
+            found = await policies.set(topic, subscription, change)
+        return _policy(topic, found)
 
     async def delete_subscription(self, name: TopicName, subscription: str) -> None:
         await self._broker.delete_subscription(self.topic(name), subscription)

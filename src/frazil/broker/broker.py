@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
+from frazil.broker.adoption import TopicAdoption
 from frazil.broker.checks import check_filters, check_fits, check_name, new_id
 from frazil.broker.clients import OPEN, Caller, ConsumerPlace, Producer, is_of
 from frazil.broker.counts import BrokerCounts
@@ -18,23 +19,24 @@ from frazil.broker.delivery.assignment import Kind
 from frazil.broker.delivery.own_policy import OwnPolicy
 from frazil.broker.delivery.policy import DeliveryPolicy
 from frazil.broker.delivery.progress import Progress
+from frazil.broker.policies import SubscriptionPolicies
 from frazil.broker.producers import BrokerProducers
-from frazil.broker.serial import SerialLock
+from frazil.broker.queries import BrokerQueries
+from frazil.broker.serial import SerialLock, to_its_end
+from frazil.broker.store.cluster import Cluster
 from frazil.broker.store.companion import Companion
 from frazil.broker.store.known_records import records_of, records_of_all, records_of_topic
 from frazil.broker.store.places import PlaceKeeper
-from frazil.broker.store.policies import check_takes_letters, own_policy, with_policy
-from frazil.broker.store.progress import ProgressKeeper, restored, restored_place, stored_form
+from frazil.broker.store.policies import own_policy
+from frazil.broker.store.progress import ProgressKeeper, restored_place, stored_form
 from frazil.broker.store.records import Records, Stored, stored_consumer
 from frazil.broker.store.startup import StoredSubscription, StoredUsers
 from frazil.broker.subscriptions.consumer import Consumer, Stream
-from frazil.broker.subscriptions.figures import SubscriptionFigures, all_figures
 from frazil.broker.subscriptions.live import LiveSubscription
 from frazil.broker.subscriptions.subscription import Subscription, new_incarnation
 from frazil.broker.topics.dead_letters import HEADERS_BYTES_MAX, dead_letter, letters_of
 from frazil.broker.topics.directory import Directory
 from frazil.broker.topics.entry import Entry
-from frazil.broker.topics.known import KnownTopics
 from frazil.broker.topics.topic import BrokerTopic
 from frazil.core.clock import Clock
 from frazil.core.errors import (
@@ -46,7 +48,6 @@ from frazil.core.errors import (
     SubscriptionTaken,
     TopicInUse,
     TopicNotFound,
-    TryLater,
     UnknownClient,
 )
 from frazil.core.names import TopicName
@@ -61,7 +62,7 @@ from frazil.meta.store import MetaStore
 _log = logging.getLogger("frazil.broker")
 
 
-class Broker:
+class Broker(BrokerQueries):
     """Created and used on one event loop: `await start()` first, `await close()` last."""
 
     def __init__(
@@ -72,19 +73,34 @@ class Broker:
         clock: Clock,
         companion: Companion | None = None,
         copy: MetaStore | None = None,
+        *,
+        letters_on_demand: bool = True,
+        cluster: Cluster | None = None,
     ) -> None:
-        """`companion` says what else is stored with a topic. `copy` is kept next to the data."""
+        """`companion` says what else is stored with a topic. `copy` is kept next to the data. In a `cluster`, topics
+        are known from `adopt` to `release`.
+
+        `letters_on_demand`: the dead-letter topic of a policy is created with its first letter.
+        """
         self._storage = storage
         self._records = Records(meta, copy)
-        self._directory = Directory(storage, self._records, companion or Companion(), meta, clock)
+        self._directory = Directory(storage, self._records, companion or Companion(), meta, clock, cluster)
+        self._cluster = cluster
         self.identities = self._directory.identities
         self._topics = self._directory.known
         self._policy = DeliveryPolicy.of(settings)
         self._clock = clock
-        self._progress = ProgressKeeper(self._records, settings.progress_flush_ms)
-        self._places = PlaceKeeper(lambda topic, one: self._progress.moved(progress_key(one.name, topic.name), one))
+        self._progress = ProgressKeeper(self._records, settings.progress_flush_ms, cluster)
         self._making = SerialLock()
+        self.policies = SubscriptionPolicies(
+            storage, self._directory, self._records, self._progress, self._policy, self._making, letters_on_demand
+        )
+        self._places = PlaceKeeper(lambda topic, one: self._progress.moved(progress_key(one.name, topic.name), one))
         self._producers = BrokerProducers(self._directory, self._records, self._making)
+        self._adoption = TopicAdoption(
+            self._directory, self._records, self._progress, self._producers, self._making,
+            self._restore, self._forget_consumers,
+        )  # fmt: skip
         self._consumers: dict[int, ConsumerPlace] = {}
         self._closing = False
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -95,16 +111,11 @@ class Broker:
     async def start(self) -> None:
         """Everything that was known before. Cursors go on where they were stored."""
         self.loop = asyncio.get_running_loop()
-        if lost := await self._records.recover(await self._directory.all_stored()):
-            _log.error("the metadata store has lost %d records, as if restored from an older copy: put back", lost)
-        await self._directory.restore()
-        users = await StoredUsers.read(self._records)
-        for producer in users.producers():
-            if (found := self._topics.get(producer.topic)) is not None:
-                self._producers.add(Producer(producer.id, producer.name, found, producer.owner))
-        for stored in users.subscriptions():
-            if (found := self._topics.get(stored.topic)) is not None:
-                self._restore(found, stored)
+        if self._cluster is None:
+            if lost := await self._records.recover(await self._directory.all_stored()):
+                _log.error("the metadata store has lost %d records, as if restored from an older copy: put back", lost)
+            await self._directory.restore()
+            self._adoption.restore(await StoredUsers.read(self._records))
         self._progress.start()
         self._places.start()
 
@@ -128,8 +139,13 @@ class Broker:
     async def store_again(self) -> None:
         """Store the whole state again, for a metadata store that was restored from an older backup."""
         async with self._making, self._progress.held():
-            await self._records.put_all(records_of_all(self._topics.values()))
+            topics = [topic for topic in self._topics.values() if not self._is_elsewhere(topic.name)]
+            await self._records.put_all(records_of_all(topics))
         await asyncio.to_thread(self.identities.carry_over_now)
+
+    def _is_elsewhere(self, name: TopicName) -> bool:
+        """Whether another broker owns a topic that this one is about to let go."""
+        return self._cluster is not None and name in self._cluster.family(name) and not self._cluster.owns(name)
 
     async def copy_all(self) -> None:
         """Store the whole state in the copy next to the data."""
@@ -138,78 +154,82 @@ class Broker:
 
     # --- topics
 
-    def knows(self, name: TopicName) -> bool:
-        return name in self._topics
+    async def adopt(self, name: TopicName, *, was_here: bool) -> None:
+        """Serve a topic that this broker owns by now, see `TopicAdoption.adopt`."""
+        self.check_open()
+        await self._adoption.adopt(name, was_here=was_here)
+
+    async def release(self, name: TopicName, *, stores_cursors: bool = True) -> None:
+        """Let a topic go that another broker gets, see `TopicAdoption.release`."""
+        await self._adoption.release(name, stores_cursors=stores_cursors)
 
     async def make_known(self, topic: str) -> None:
         """Register a topic of the storage for subscriptions; it may have been created by another protocol."""
-        self._check_open()
+        self.check_open()
         parsed = TopicName.parse(topic)
         if parsed not in self._topics:
             await self._topic(parsed, reliable=True, create=False)
 
-    def partitions(self, name: TopicName) -> list[str]:
-        """Return the topic itself, or its partitions in order; empty if neither is known."""
-        return [str(one) for one in self._directory.partitions(name)]
-
     async def discover(self, name: TopicName) -> list[str]:
         """Like `partitions`, but also registers topics that only the log knows, created by another protocol or on the
         folder."""
-        stored = await self._directory.stored(name)
+        stored = await self._directory.here(name)
         for one in topic_or_partitions(name, stored):
             try:
-                if one in stored:
+                if one in stored and (self._cluster is None or self._cluster.serves(one)):
                     await self.make_known(str(one))
             except (CorruptLog, SchemaMismatch, TopicNotFound) as error:
                 _log.warning("%s is left out for clients of %s: %s", one, name, error)
         return self.partitions(name)
 
-    def acked(self, name: TopicName) -> int:
-        """See `BrokerTopic.acked_end`."""
-        return self._topics[name].acked_end() if name in self._topics else 0
-
-    def figures(self) -> list[SubscriptionFigures]:
-        """Thread-safe."""
-        return all_figures(list(self._topics.values()))
-
-    @property
-    def producer_count(self) -> int:
-        return len(self._producers)
-
     async def _topic(self, name: TopicName, *, reliable: bool, create: bool = True) -> BrokerTopic:
         topic = self._topics.get(name)
         if topic is None:
+            await self._until_opened(name)
             async with self._making:
                 topic = self._topics.get(name)
                 if topic is None:
                     topic = await self._directory.add(name, reliable=reliable, create=create)
+            await self.until_served([name])
         topic.check_dispatch(reliable=reliable)
         return topic
+
+    async def until_served(self, names: Iterable[TopicName]) -> None:
+        """Wait until topics that were just created, or first used, are served; at once without a cluster."""
+        if self._cluster is not None:
+            for name in names:
+                if not self._cluster.serves(name):
+                    await self._cluster.created(name)
+
+    async def _until_opened(self, name: TopicName) -> None:
+        """Wait until a topic is served that is in the folder, and may have been created by another protocol."""
+        if self._cluster is not None and name in await self._directory.here(name):
+            await self.until_served([name])
 
     # --- producers
 
     def check_producer(self, topic: str, name: str, *, reliable: bool, owner: str | None = None) -> None:
         """Refuse what `create_producer` would refuse, without changes."""
-        self._check_open()
+        self.check_open()
         self._producers.check(topic, name, reliable=reliable, owner=owner)
 
     async def create_producer(
         self, topic: str, name: str, *, reliable: bool, owner: str | None = None, create: bool = True
     ) -> Producer:
         """Return the known producer, or create it. With `create`, the topic is created if it does not exist."""
-        self._check_open()
-        return await self._producers.create(topic, name, reliable=reliable, owner=owner, create=create)
+        self.check_open()
+        parsed = TopicName.parse(topic)
+        is_new = parsed not in self._topics
+        if is_new:
+            await self._until_opened(parsed)
+        made = await self._producers.create(topic, name, reliable=reliable, owner=owner, create=create)
+        await self.until_served([made.topic.name] if is_new else [])
+        return made
 
     def producer(self, number: int, caller: str | None = None) -> Producer:
         """Raises `UnknownClient`, also for the producer of another principal."""
-        self._check_open()
+        self.check_open()
         return self._producers.get(number, caller)
-
-    def find_producer(self, number: int) -> Producer | None:
-        return None if self._closing else self._producers.find(number)
-
-    def has_producer(self, number: int) -> bool:
-        return self.find_producer(number) is not None
 
     # --- consumers
 
@@ -223,7 +243,7 @@ class Broker:
         caller: Caller = OPEN,
     ) -> int:
         """Return the id of the consumer, known or new. A new subscription begins with the next published message."""
-        self._check_open()
+        self.check_open()
         parsed = TopicName.parse(topic)
         check_name("subscription", subscription)
         check_name("consumer_name", consumer)
@@ -237,7 +257,7 @@ class Broker:
         mine = None if known is None else known.consumers.get(consumer)
         if known is None or mine is None or caller.changes(mine, key_filters):
             async with self._making:  # otherwise nothing is stored, and no metadata store is needed
-                self._check_still_there(found)
+                self._topics.check_still_there(found)
                 known, mine = await self._consumer_of(found, subscription, kind, consumer, key_filters, caller)
         known.end_stream(mine)  # an explicit subscribe takes over
         known.expect(mine)
@@ -273,7 +293,7 @@ class Broker:
 
     def consumer(self, number: int, caller: str | None = None) -> ConsumerPlace:
         """Raises `UnknownClient`, also for the consumer of another principal."""
-        self._check_open()
+        self.check_open()
         place = self._consumers.get(number)
         if place is None or not is_of(place.consumer.owner, caller):
             raise UnknownClient("consumer", number)
@@ -283,20 +303,9 @@ class Broker:
         place = self.consumer(number)
         return place.topic, place.subscription, place.consumer, place.subscription.connect(place.consumer)
 
-    def find_consumer(self, number: int) -> ConsumerPlace | None:
-        """Return the consumer if it is known, connected or not: before the stream is opened or reopened."""
-        return None if self._closing else self._consumers.get(number)
-
-    def has_consumer(self, number: int) -> bool:
-        return self.find_consumer(number) is not None
-
-    def has_forgotten(self, number: int) -> bool:
-        """Whether a former consumer was deleted with its subscription or its topic."""
-        return number not in self._consumers
-
     def subscription(self, topic: str, name: str) -> Subscription | LiveSubscription:
         """Look up for answers, which name no consumer."""
-        self._check_open()
+        self.check_open()
         found = self._topics.get(TopicName.parse(topic))
         if found is None:
             raise TopicNotFound(topic)
@@ -326,12 +335,7 @@ class Broker:
 
     def _restore(self, topic: BrokerTopic, known: StoredSubscription) -> None:
         name, value = known.name, known.progress if topic.reliable else None
-        if value is None and topic.reliable:
-            _log.error("%s: how far subscription %s was is not known: all is delivered again", topic.name, name)
-        progress = Progress(new_incarnation(), 0) if value is None else restored(value, new_incarnation)
-        if progress.cursor > topic.end:
-            _log.error("%s: subscription %s was at offset %d, but the log ends at %d: it continues there",
-                       topic.name, name, progress.cursor, topic.end)  # fmt: skip
+        progress = known.restored_progress(topic.end, new_incarnation, reliable=topic.reliable)
         own, place = own_policy(topic.name, name, known.value.get("policy")), restored_place(value or {})
         made = topic.subscriptions[name] = self._made(topic, name, Kind(known.value["kind"]), progress, own, place)
         for consumer in known.consumers:
@@ -374,16 +378,16 @@ class Broker:
     async def _set_aside(
         self, topic: BrokerTopic, subscription: Subscription, entry: Entry, attempts: int, reason: str
     ) -> None:
-        """The dead letter is durable when it returns."""
-        target = await self._topic(letters_of(topic.name, subscription.policy), reliable=True)
+        """The dead letter is durable when it returns. It may be published twice if the topic is at another broker."""
+        name = letters_of(topic.name, subscription.policy)
         letter = dead_letter(topic, subscription.name, entry, attempts, reason, self.address)
+        if self._cluster is not None and await self._cluster.publish_elsewhere(name, letter):
+            return
+        creates = self.policies.creates_letters(subscription)
+        target = await self._topic(name, reliable=True, create=creates)
         await target.publish_with_headers(letter, HEADERS_BYTES_MAX)
 
     # --- for administrators, see `frazil.broker.admin`
-
-    @property
-    def topics(self) -> KnownTopics:
-        return self._topics
 
     async def create_topics(
         self,
@@ -393,26 +397,33 @@ class Broker:
         reliable: bool,
         retention: RetentionSettings | None,
         also: Mapping[str, Stored] | None = None,
+        ack: str | None = None,
     ) -> list[TopicName]:
         """Create a topic, or all its partitions, with the records `also`: all or nothing; `TopicExists`."""
-        self._check_open()
+        self.check_open()
         async with self._making:
-            return await self._directory.create(base, partitions, reliable, retention, also or {})
+            made = await self._directory.create(base, partitions, reliable, retention, also or {}, ack=ack)
+        await self.until_served(made)
+        return made
 
     async def delete_topic(self, name: TopicName, *, force: bool) -> None:
         """Delete the topic with all its state and partitions; or nothing, if one of them is in use."""
-        self._check_open()
+        self.check_open()
         async with self._making, self._progress.held(), self._directory.held(name):
             names = await self._directory.all_of(name)
+            await self._directory.check_here(names)
             users = [await self._records.users(one) for one in names]
             subscriptions, producers = (sum(each) for each in zip(*users, strict=True))
             if not force and (subscriptions or producers):
                 raise TopicInUse(str(name), subscriptions, producers)
-            for one in reversed(names):
-                stored = one not in self._topics or self._topics[one].reliable
-                await self._remove(one)
-                if stored:
-                    await self._directory.delete_log(one)
+            await to_its_end(self._delete_all(names))
+
+    async def _delete_all(self, names: Sequence[TopicName]) -> None:
+        for one in reversed(names):
+            stored = one not in self._topics or self._topics[one].reliable
+            await self._remove(one)
+            if stored:
+                await self._directory.delete_log(one)
 
     async def _remove(self, name: TopicName) -> None:
         """Remove all but the log, which is deleted later: a cursor never outlives its log. Stored state goes first."""
@@ -434,9 +445,9 @@ class Broker:
     async def delete_subscription(self, topic: BrokerTopic, name: str) -> None:
         """Delete the subscription and end its streams. A new one of that name begins with the next
         published message."""
-        self._check_open()
+        self.check_open()
         async with self._making, self._progress.held():
-            self._check_still_there(topic)
+            self._topics.check_still_there(topic)
             subscription = topic.subscriptions.get(name)
             if subscription is None:
                 raise SubscriptionNotFound(str(topic.name), name)
@@ -451,9 +462,10 @@ class Broker:
 
     async def move_subscription(self, topic: BrokerTopic, subscription: Subscription, offset: int) -> None:
         """Durable when it returns, and effective from then on. If it fails, the subscription continues as before."""
-        self._check_open()
+        self.check_open()
         key, wanted = progress_key(subscription.name, topic.name), Progress(new_incarnation(), offset)
         async with self._progress.held():
+            self._topics.check_still_there(topic)
             if subscription.deleted:
                 raise SubscriptionNotFound(str(topic.name), subscription.name)
             try:
@@ -463,21 +475,6 @@ class Broker:
                 raise
             subscription.move_to(wanted)
 
-    async def set_policy(self, topic: BrokerTopic, name: str, change: Callable[[OwnPolicy], OwnPolicy]) -> Subscription:
-        """Durable when it returns, and effective from then on. A refused policy changes nothing."""
-        self._check_open()
-        async with self._making:
-            self._check_still_there(topic)
-            found = with_policy(topic, name)
-            own = change(found.own_policy)
-            own.check(topic.name, self._policy)
-            if own.dead_letter_topic is not None:
-                await check_takes_letters(self._storage, TopicName.parse(own.dead_letter_topic), self._topics)
-            value = {"kind": str(found.kind), "policy": own.stored()}
-            await self._records.put(topic_key(SUBSCRIPTIONS, topic.name, name), value)
-            found.set_policy(own, self._policy)
-        return found
-
     def _forget_consumers(self, topic: BrokerTopic, subscription: Subscription | LiveSubscription) -> None:
         subscription.end_at_once()
         self._progress.forget(progress_key(subscription.name, topic.name))
@@ -485,10 +482,6 @@ class Broker:
         for consumer in subscription.consumers.values():
             del self._consumers[consumer.id]
 
-    def _check_still_there(self, topic: BrokerTopic) -> None:
-        if self._topics.get(topic.name) is not topic:
-            raise TryLater(f"{topic.name} was deleted just now; try again")
-
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
         if self._closing:
             raise Closed("the broker")

@@ -14,7 +14,7 @@ from frazil.core.settings.broker import Poison
 class DeliveryCounts:
     """Counters of one subscription, since the process started."""
 
-    __slots__ = ("acks", "dead_letters", "deliveries", "dropped", "nacks", "redeliveries", "timeouts")
+    __slots__ = ("acks", "dead_letters", "deliveries", "dropped", "letters_failed", "nacks", "redeliveries", "timeouts")
 
     def __init__(self) -> None:
         self.deliveries = 0
@@ -23,6 +23,7 @@ class DeliveryCounts:
         self.nacks = 0
         self.timeouts = 0
         self.dead_letters = 0
+        self.letters_failed = 0
         self.dropped = 0
 
     def gave_up(self, poison: Poison) -> None:

@@ -2,7 +2,7 @@
 
 With security on, a producer belongs to the principal that has created it, and each principal has its own names: so no
 caller takes over the producer of another, or learns of it. A producer without an owner was created without security:
-whoever may publish to its topic may use it.
+any caller that may publish to its topic may use it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,18 @@
-"""Serialize changes of the broker's state, with a limit on the wait for the lock."""
+"""Serialize changes of the broker's state, with a limit on the wait for the lock; and finish what was begun."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Coroutine
 from types import TracebackType
+from typing import Any, TypeVar
 
 from frazil.core.errors import TryLater
 
 TURN_S_MAX = 10.0
+
+Done = TypeVar("Done")
 
 
 class SerialLock:
@@ -29,3 +34,19 @@ class SerialLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._lock.release()
+
+
+async def to_its_end(work: Coroutine[Any, Any, Done]) -> Done:
+    """Do the work completely, even if its caller is cancelled: nothing stops the threads that it waits for.
+
+    A caller that is cancelled waits too, so that it keeps its locks until all is done.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    finally:
+        while not task.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # it counts as seen

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from frazil.cli.target.server import named_server
+from frazil.cli.target.opened_topic import opened_topic
 from frazil.cli.terminal import formats, options
 from frazil.cli.terminal.output import json_line
 from frazil.cli.terminal.positions import parse_start
+from frazil.cli.terminal.streams import write_lines
 from frazil.core.errors import InvalidInput, LakeUnavailable
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from frazil.node.read_only import ReadOnlyBatches, ReadOnlyTopic
 
     Readable = Topic | ReadOnlyTopic | RemoteTopic
-
-_WRITE_BYTES = 256 * 1024
 
 
 def consume(
@@ -47,7 +46,7 @@ def consume(
         ),
     ] = None,
     tables: Annotated[
-        bool, typer.Option("--tables", help="Read the table alone, through the catalog; needs neither log nor owner.")
+        bool, typer.Option("--tables", help="Read the table, and the objects behind it; needs neither log nor owner.")
     ] = False,
     server: options.Server = None,
     data: options.Data = None,
@@ -67,37 +66,16 @@ def consume(
 
 @contextlib.contextmanager
 def _opened(topic: str, tables: bool, server: str | None, data: Path | None, config: Path | None) -> Iterator[Readable]:
-    """Open the table alone, the named server, the folder next to its owner, or the folder as its owner."""
-    from frazil.core.settings import resolve_settings
-    from frazil.log.folder.ownership import served_by
-
+    """Open the table alone, or the topic."""
     if tables:
+        from frazil.core.settings import resolve_settings
         from frazil.node.read_only import open_read_only
 
         with open_read_only(resolve_settings(data, config)) as node:
             yield node.topic(topic)
         return
-    named = named_server(server, data, config)
-    if named is not None:
-        from frazil.client.storage import connect
-
-        with connect(named.flight(), client=named.flight_credentials) as remote:
-            yield remote.topic(topic, create=False)
-        return
-    settings = options.settings_on_disk(data, config)
-    options.check_exists(settings, topic)
-    served = served_by(settings)
-    if served is not None:
-        from frazil.client.storage import connect
-        from frazil.node.access.served import served_credentials
-
-        with connect(served["flight"], client=served_credentials(settings, served)) as remote:
-            yield remote.topic(topic, create=False)
-        return
-    from frazil.node.opening import open_topics
-
-    with open_topics(settings) as storage:
-        yield storage.topic(topic, create=False)
+    with opened_topic(topic, server, data, config) as found:
+        yield found
 
 
 def _print_all(
@@ -112,7 +90,7 @@ def _print_all(
     try:
         for batch in _patiently(reader) if follow and isinstance(reader, ReadOnlyBatches) else reader:
             rows = batch if left is None else batch.slice(0, left)
-            _write(_lines(topic, rows, pieces))
+            write_lines(_lines(topic, rows, pieces))
             left = None if left is None else left - rows.num_rows
             if left == 0:
                 return
@@ -154,17 +132,3 @@ def _lines(topic: Readable, batch: pa.RecordBatch, pieces: list[formats.Piece] |
                 yield json_line(formats.row_as_json(name, row)).encode() + b"\n"
             else:
                 yield formats.formatted(pieces, formats.shown_row(name, row))
-
-
-def _write(lines: Iterable[bytes]) -> None:
-    """Write in large pieces, and flush after each batch, so that a follower sees it at once."""
-    out = sys.stdout.buffer
-    held, held_bytes = [], 0
-    for line in lines:
-        held.append(line)
-        held_bytes += len(line)
-        if held_bytes >= _WRITE_BYTES:
-            out.write(b"".join(held))
-            held, held_bytes = [], 0
-    out.write(b"".join(held))
-    out.flush()

@@ -83,7 +83,7 @@ def _platform(_: Settings) -> Finding:
 
 
 def _java(_: Settings) -> Finding:
-    """Only a warning: without Spark rows stay in the log, and none are lost."""
+    """Only a warning: without Spark all rows stay in the log."""
     java, wanted = find_java(), " or ".join(map(str, JAVA_VERSIONS))
     if java is None:
         return Finding("java", "warn", "none found", f"rows reach no table: install Java {wanted}, or set JAVA_HOME")

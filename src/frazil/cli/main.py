@@ -19,6 +19,7 @@ from frazil.cli.terminal import output, streams
 from frazil.cli.verbs import Verbs
 from frazil.core.errors import (
     CorruptLog,
+    DatasetNotFound,
     FolderInUse,
     FrazilError,
     GrantNotFound,
@@ -32,7 +33,9 @@ from frazil.core.errors import (
     ServerUnreachable,
     SubscriptionNotFound,
     TableNotFound,
+    TenantNotFound,
     TopicNotFound,
+    TraceNotFound,
     TryLater,
 )
 from frazil.core.extras import install_hint, is_our_own
@@ -63,6 +66,9 @@ _EXIT_CODES: tuple[tuple[type[FrazilError], int], ...] = (
     (JobNotFound, 3),
     (SchemaNotFound, 3),
     (GrantNotFound, 3),
+    (TenantNotFound, 3),
+    (DatasetNotFound, 3),
+    (TraceNotFound, 3),
     (TryLater, 4),
     (CorruptLog, 5),
     (LogFailed, 5),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import itertools
@@ -10,15 +9,14 @@ import resource
 import sys
 from collections.abc import Iterator
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from frazil.cli.target.server import named_server
-from frazil.cli.target.with_parent import end_with_stdin, told_on_stdin
+from frazil.cli.target.queries import Question, Rows, answered
+from frazil.cli.target.with_parent import end_with_stdin, read_stdin
 from frazil.cli.terminal import formats, options, output
 from frazil.core.errors import InvalidInput
-from frazil.core.extras import needs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,40 +46,19 @@ def sql(
     rules: list[dict[str, Any]] | None = None
     if while_stdin:
         _limit_process()
-        query, rules = _told() if query == "-" else (query, None)
+        query, rules = _query_of_parent() if query == "-" else (query, None)
         end_with_stdin()
-    time = _time(at)
-    named = None if while_stdin else named_server(server, data, config)
-    if named is not None:
-        from frazil.client.connection import Connection
-        from frazil.client.query import run_query
-        from frazil.core.clock import SystemClock
-
-        opened = Connection(named.flight(), 0, SystemClock(), named.flight_credentials)
-        with contextlib.closing(opened) as connection:
-            _print(Rows(*run_query(connection, query, snapshot, at)), as_json, as_csv, as_arrow)
-        return
-    settings = options.settings_on_disk(data, config)
-    with needs():
-        from frazil.node.query.session import AsOf, SqlSession  # first: it needs the package that the verb is named for
-        from frazil.node.tiers.logs import open_view
-    from frazil.node.query.readable import readable
-
-    as_of, may_read = AsOf(snapshot, time), readable(rules)
-    with (
-        open_view(settings) as logs,
-        SqlSession(settings, logs, as_of, confined=while_stdin, may_read=may_read) as session,
-    ):
-        answer = session.run(query)
-        _print(Rows(answer.schema, answer.batches), as_json, as_csv, as_arrow)
+    asked = Question(query, snapshot, _time(at), rules)
+    with answered(asked, server, data, config, confined=while_stdin) as rows:
+        _print(rows, as_json, as_csv, as_arrow)
 
 
-def _told() -> tuple[str, list[dict[str, Any]] | None]:
+def _query_of_parent() -> tuple[str, list[dict[str, Any]] | None]:
     """Read the query and the caller's rules, as `SqlProcess` sends them. They must be there: null means all."""
-    told = told_on_stdin()
-    if not isinstance(told, dict) or told.keys() != {"sql", "rules"}:
+    given = read_stdin()
+    if not isinstance(given, dict) or given.keys() != {"sql", "rules"}:
         raise InvalidInput("stdin has no query with the rules of its caller")
-    return str(told["sql"]), told["rules"]
+    return str(given["sql"]), given["rules"]
 
 
 def _limit_process() -> None:
@@ -91,13 +68,6 @@ def _limit_process() -> None:
     limit = limit if given == resource.RLIM_INFINITY else min(limit, given)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-class Rows(NamedTuple):
-    """A query result, as it streams."""
-
-    schema: pa.Schema
-    batches: Iterator[pa.RecordBatch]
 
 
 def _print(answer: Rows, as_json: bool, as_csv: bool, as_arrow: bool) -> None:

@@ -1,4 +1,4 @@
-"""`frazil topics`: list, create, describe and delete topics. Uses the server, or a folder without one."""
+"""`frazil topics`: list, create, describe, move and delete topics. Uses the server, or a folder without one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from frazil.cli.target.server import find_server, topic_path
+from frazil.cli.cluster.owners import move, owner, with_figures
+from frazil.cli.target.server import Server, find_server, topic_path
 from frazil.cli.terminal import options, output
 from frazil.cli.terminal.quantities import parse_bytes, parse_duration_ms
 from frazil.core.disk import LocalDisk
-from frazil.core.errors import InvalidInput
+from frazil.core.errors import InvalidInput, PartitionsElsewhere
 from frazil.core.names import TopicName
 from frazil.core.partitions import partition_names
 from frazil.log.summary import SUMMARY_FIELDS, total
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from frazil.core.settings import RetentionSettings, Settings
     from frazil.node.topics.topics import Topics
 
-app = typer.Typer(no_args_is_help=True, help="List, describe, create and delete topics.")
+app = typer.Typer(no_args_is_help=True, help="List, describe, create, move and delete topics.")
+app.command()(owner)
+app.command()(move)
 
 RetentionAge = Annotated[
     str | None, typer.Option("--retention-age", metavar="TIME", help="Keep rows this long, as 12h or 7d.")
@@ -35,6 +38,10 @@ RetentionBytes = Annotated[
 UntilAcked = Annotated[
     bool,
     typer.Option("--retain-until-acked", help="Keep rows at least until every subscription has acknowledged them."),
+]
+Ack = Annotated[
+    str | None,
+    typer.Option("--ack", metavar="LEVEL", help="What rows have reached when acknowledged: memory, disk or object."),
 ]
 
 
@@ -48,12 +55,13 @@ def list_(
     """List the topics."""
     asked = find_server(server, data, config)
     if asked is not None:
-        found, where = [_summary(one) for one in asked.all("/v1/topics")], asked.address
+        listed = with_figures(asked, asked.all("/v1/topics"))
+        found, where = [_summary(one) for one in listed], asked.address
     else:
         from frazil.node.topics.describing import list_from_files
 
         settings = options.settings_on_disk(data, config)
-        found, where = list_from_files(settings), str(settings.data)
+        found, where = [{**one, "owner": None} for one in list_from_files(settings)], str(settings.data)
     if as_json:
         output.print_json(found)
     elif not found:
@@ -63,14 +71,16 @@ def list_(
 
 
 def _summary(answer: dict[str, Any]) -> dict[str, Any]:
-    """The fields that a folder has, too."""
-    return {name: answer[name] for name in SUMMARY_FIELDS}
+    """The fields that a folder has, too; but only a server knows the owner."""
+    return {name: answer[name] for name in (*SUMMARY_FIELDS, "owner")}
 
 
 def _print_summaries(found: list[dict[str, Any]]) -> None:
+    owners = len({one.get("owner") for one in found}) > 1
     rows = [
         (
             one["topic"],
+            *([one.get("owner")] if owners else []),
             _kind(one),
             one["messages"],
             one["first_offset"],
@@ -80,7 +90,7 @@ def _print_summaries(found: list[dict[str, Any]]) -> None:
         )
         for one in found
     ]
-    headings = ("topic", "kind", "messages", "first", "end", "segments", "size")
+    headings = ("topic", *(["owner"] if owners else []), "kind", "messages", "first", "end", "segments", "size")
     output.print_table(headings, rows, right=("messages", "first", "end", "segments", "size"))
     for one in found:
         if one["problem"]:
@@ -99,12 +109,13 @@ def describe(
     asked = find_server(server, data, config)
     if asked is not None:
         one = _description(asked.get(topic_path(topic)))
+        one["partitions"] = with_figures(asked, one["partitions"])
         kept = asked.get(topic_path(topic, "retention"))["effective"] if one["log_id"] and not as_json else {}
     else:
         from frazil.node.topics.describing import describe_from_files
 
         settings = options.settings_on_disk(data, config)
-        one = describe_from_files(settings, TopicName.parse(topic))
+        one = {"owner": None, **describe_from_files(settings, TopicName.parse(topic))}
         kept = {} if one["partitions"] else one["retention"] or settings.wal.retention.model_dump()
     if as_json:
         output.print_json(one)
@@ -117,6 +128,7 @@ def describe(
         [
             ("topic", one["topic"]),
             ("kind", _kind(one)),
+            *([("owner", one["owner"])] if one["owner"] is not None else []),
             ("messages", one["messages"]),
             ("first offset", one["first_offset"]),
             ("end", one["end"]),
@@ -124,6 +136,7 @@ def describe(
             ("size", output.bytes_shown(one["bytes"])),
             *_tier_pairs(one["tiers"]),
             ("created", output.time_shown(one["created_us"])),
+            ("ack level", one["ack"]),
             *_retention_pairs(kept),
             *_held_back_pairs(one["held_back"]),
             ("log id", one["log_id"]),
@@ -158,6 +171,7 @@ def create(
     retention_age: RetentionAge = None,
     retention_bytes: RetentionBytes = None,
     until_acked: UntilAcked = False,
+    ack: Ack = None,
     server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
@@ -176,6 +190,7 @@ def create(
             "partitions": len(names),
             "arrow_schema": None if columns is None else _as_text(columns),
             "retention": None if kept is None else kept.model_dump(),
+            **({} if ack is None else {"ack": ack}),
         }
         answer = asked.post("/v1/topics", body)
         made = {name: answer[name] for name in ("topic", "log_id", "typed", "partitions")}
@@ -183,7 +198,7 @@ def create(
         log_id = None
         base = TopicName.parse(topic)
         with _unserved(options.settings_on_disk(data, config)) as topics:
-            topics.create(base, partitions=len(names) or None, schema=columns, retention=kept)
+            topics.create(base, partitions=len(names) or None, schema=columns, retention=kept, ack=ack)
             if not names:
                 log_id = topics.log_id(base)
         made = {"topic": topic, "log_id": log_id, "typed": columns is not None, "partitions": names}
@@ -275,7 +290,7 @@ def delete(
         parts = f" and its {output.plural(partitions, 'partition')}" if partitions else ""
         typer.confirm(f"Delete {topic}{parts} with {rows} for good?", abort=True, err=True)
     if asked is not None:
-        messages = asked.delete(topic_path(topic), force="true" if force else "false")["messages"]
+        messages = _delete_at(asked, topic, one, force=force)
     else:
         with _unserved(settings) as topics:
             topics.delete(TopicName.parse(topic), force=force)
@@ -283,6 +298,22 @@ def delete(
         output.print_json({"topic": topic, "deleted": True, "messages": messages})
     else:
         print(f"deleted topic {topic}")
+
+
+def _delete_at(server: Server, topic: str, described: dict[str, Any], *, force: bool) -> int | None:
+    """Delete a topic, or its partitions at each broker; partition 0 goes last. Return the number of messages."""
+    query = {"force": "true" if force else "false"}
+    try:
+        return _count(server.delete(topic_path(topic), **query))
+    except PartitionsElsewhere:
+        names = [one["topic"] for one in reversed(described["partitions"])]
+        deleted = [_count(server.delete(topic_path(name), **query)) for name in names]
+        return None if None in deleted else sum(count for count in deleted if count is not None)
+
+
+def _count(deleted: dict[str, Any]) -> int | None:
+    found: int | None = deleted["messages"]
+    return found
 
 
 @contextlib.contextmanager
@@ -329,7 +360,7 @@ def _tier_pairs(tiers: dict[str, Any] | None) -> list[tuple[str, Any]]:
     """Rows in each tier; empty for a topic that stores nothing or cannot be read."""
     if tiers is None:
         return []
-    pairs: list[tuple[str, Any]] = [("in the log", _held(tiers["log"]))]
+    pairs: list[tuple[str, Any]] = [("in the log", _held(tiers["log"])), *_object_pairs(tiers.get("objects"))]
     table = tiers["table"]
     if table is None:
         return [*pairs, ("in the table", "not moved to a table")]
@@ -341,6 +372,15 @@ def _tier_pairs(tiers: dict[str, Any] | None) -> list[tuple[str, Any]]:
         pairs.append(("table problem", table["error"]))
         pairs.append(("table seen", "never" if table["learnt_us"] is None else output.time_shown(table["learnt_us"])))
     return pairs
+
+
+def _object_pairs(objects: dict[str, Any] | None) -> list[tuple[str, Any]]:
+    if objects is None:
+        return []
+    lag = output.plural(objects["lag_rows"], "row")
+    age = f", the oldest for {objects['lag_ms']} ms" if objects["lag_ms"] else ""
+    pairs = [("in objects", _held(objects)), ("not uploaded", lag + age)]
+    return pairs if objects["error"] is None else [*pairs, ("upload problem", objects["error"])]
 
 
 def _held(tier: dict[str, Any]) -> str:

@@ -28,7 +28,7 @@ Source = TypeVar("Source", bound=RemoteBatches | _RemoteSubscription)
 
 
 async def connect(
-    address: str,
+    address: str | Sequence[str],
     *,
     token: str | None = None,
     ca: str | os.PathLike[str] | None = None,

@@ -1,41 +1,47 @@
-"""One connection to the owner of the topics: request/response calls, with the owner's errors."""
+"""The connection of a client: request/response calls to the owners of topics, with their errors."""
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
+import sys
 import threading
-import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.flight
 
-from frazil.core.addresses import is_loopback
+from frazil.client.brokers import Brokers, Link, addresses_of
+from frazil.client.opening import keep_after_fork
 from frazil.core.backoff import backoff, jittered
 from frazil.core.clock import Clock
-from frazil.core.credentials import NO_CREDENTIALS, ClientCredentials, TokenReader
-from frazil.core.errors import Closed, FrazilError, InvalidInput, OwnerUnreachable, PermissionDenied, Unauthenticated
+from frazil.core.cluster import flight_address
+from frazil.core.credentials import NO_CREDENTIALS, ClientCredentials
+from frazil.core.errors import (
+    Closed,
+    Fenced,
+    FrazilError,
+    InvalidInput,
+    LogFenced,
+    MetadataUnavailable,
+    NotOwner,
+    OwnerUnreachable,
+    PermissionDenied,
+    TopicUnavailable,
+    Unauthenticated,
+)
 from frazil.core.errors.codec import from_dict
-from frazil.core.process.own_process import FORKED_FROM_GRPC, OwnProcess, check_grpc
+from frazil.core.process.own_process import FORKED_FROM_GRPC, OwnProcess
 
 CALL_SECONDS_MAX = 60.0
+ASKED_US_MIN, ASKED_US_MAX = 500_000, 30_000_000
+"""How often a client asks which brokers there are: often at first, while a cluster may be starting."""
+ASKED_SECONDS_MAX = 5.0
 DELAY_SECONDS_MIN, DELAY_SECONDS_MAX = 0.1, 2.0
+FOLLOWED_MAX = 5
+"""How often one call follows a topic to another broker: it may move meanwhile."""
 FAILURES = (pa.flight.FlightError, pa.ArrowException, OSError)
-"""What PyArrow raises when a call fails, whatever the reason."""
-
-_OPTIONS = (
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 5_000),  # timeout of an attempt: the owner may have many at once
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.use_local_subchannel_pool", 1),
-)
+"""All that PyArrow raises when a call fails."""
 
 _REFUSALS: tuple[tuple[type[BaseException], type[FrazilError]], ...] = (
     (pa.flight.FlightUnauthenticatedError, Unauthenticated),
@@ -52,80 +58,13 @@ _TLS_HINTS = (
 )
 """What gRPC says of TLS, in lower case and without underscores, and what to do."""
 
+Elsewhere = Closed | NotOwner | TopicUnavailable | LogFenced
+"""The broker has refused nothing for good: it closes, or the topic is served elsewhere, or soon."""
+
+CutOff = MetadataUnavailable | Fenced
+"""The broker cannot use the metadata store, or not any more: perhaps another one can, or this one soon."""
+
 Answer = TypeVar("Answer")
-
-_users_of_grpc: weakref.WeakSet[object] = weakref.WeakSet()
-
-
-def keep_after_fork(user: object) -> None:
-    """Never drop calls or clients in a forked child. It shares the parent's sockets, and gRPC would notify the server
-    and so end the parent's calls.
-    """
-    _users_of_grpc.add(user)
-
-
-def _forked() -> None:
-    for user in _users_of_grpc:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(user))
-
-
-os.register_at_fork(after_in_child=_forked)
-
-
-def open_client(address: str, credentials: ClientCredentials = NO_CREDENTIALS) -> pa.flight.FlightClient:
-    """A Flight client of the owner at an address: the one place that connects. It opens no socket yet.
-
-    It always verifies the server's certificate, and sends the token with every call.
-    """
-    check_grpc()
-    is_tls = address.startswith(("grpc+tls://", "grpcs://"))
-    options: dict[str, Any] = {"generic_options": list(_OPTIONS)}
-    if credentials.has_token:
-        if not is_tls and not is_loopback(_host(address)):
-            raise InvalidInput(
-                f"a token is not sent to {address:.200} in clear text; use grpc+tls://host:port", field="address"
-            )
-        options["middleware"] = [_SendToken(TokenReader(credentials))]
-    if is_tls:
-        options |= {
-            "tls_root_certs": credentials.ca,
-            "cert_chain": credentials.certificate,
-            "private_key": credentials.key,
-            "override_hostname": credentials.pinned_name,
-        }
-        options = {name: value for name, value in options.items() if value is not None}
-    try:
-        return pa.flight.connect(address, **options)
-    except (pa.ArrowException, ValueError) as error:
-        hint = "grpc://host:port, or grpc+tls://host:port for TLS"
-        raise InvalidInput(f"{address!r:.200} is no address ({error}); use {hint}") from None
-
-
-def _host(address: str) -> str | None:
-    try:
-        return urlsplit(address).hostname
-    except ValueError:
-        return None
-
-
-class _SendToken(pa.flight.ClientMiddlewareFactory):  # type: ignore[misc]
-    """Adds the current token to every call, of any kind."""
-
-    def __init__(self, tokens: TokenReader) -> None:
-        super().__init__()
-        self._tokens = tokens
-
-    def start_call(self, info: Any) -> Any:  # noqa: ARG002 - every call alike
-        return _Bearer(self._tokens.read())
-
-
-class _Bearer(pa.flight.ClientMiddleware):  # type: ignore[misc]
-    def __init__(self, token: str | None) -> None:
-        super().__init__()
-        self._token = token
-
-    def sending_headers(self) -> dict[str, str]:
-        return {} if self._token is None else {"authorization": f"Bearer {self._token}"}
 
 
 def act_on(client: pa.flight.FlightClient, address: str, action: str, body: bytes, seconds_max: float) -> Any:
@@ -153,21 +92,78 @@ def error_of(error: BaseException | None, address: str) -> FrazilError:
 
 
 class Connection:
+    """The connections to the brokers of a cluster, or to the one server. A call for a topic goes to its owner."""
+
     def __init__(
-        self, address: str, give_up_ms: int, clock: Clock, credentials: ClientCredentials = NO_CREDENTIALS
+        self,
+        address: str | Sequence[str],
+        give_up_ms: int,
+        clock: Clock,
+        credentials: ClientCredentials = NO_CREDENTIALS,
     ) -> None:
-        self.flight = open_client(address, credentials)
+        named = addresses_of(address)
+        self._brokers = Brokers(named, credentials)
         keep_after_fork(self)
-        self.process = OwnProcess(f"the connection to {address}", FORKED_FROM_GRPC)
-        self.address = address
+        self.address = ",".join(named)
+        self.process = OwnProcess(f"the connection to {self.address}", FORKED_FROM_GRPC)
         self.give_up_ms = give_up_ms
         self._clock = clock
+        self._named = len(named)
+        self._asks_us = sys.maxsize
+        """When to ask for the brokers again."""
+        self._asked = 0
         self.closed = False
+
+    def begin(self) -> None:
+        """Find a broker that answers, and learn of the others."""
+        for left in reversed(range(self._named)):
+            try:
+                self.act("topics")
+                break
+            except OwnerUnreachable:
+                if not left:
+                    raise
+        self._asks_us = 0
+        self.learn_brokers()
+
+    def learn_brokers(self) -> None:
+        """Ask now and then which brokers there are: others come later, and are needed when this one ends."""
+        now_us = self._clock.monotonic_us()
+        if now_us < self._asks_us:
+            return
+        self._asks_us = now_us + min(ASKED_US_MIN << min(self._asked, 10), ASKED_US_MAX)
+        self._asked += 1
+        link = self._brokers.of()
+        try:
+            brokers = act_on(link.flight, link.address, "brokers", b"", ASKED_SECONDS_MAX)
+        except InvalidInput:  # a server of an earlier version
+            self._asks_us = sys.maxsize
+        except FrazilError as error:  # the call that follows gets it too
+            self.learn(error, None, link)
+        else:
+            if len(brokers) > 1:
+                self._brokers.announced((one["broker_id"], one["flight"]) for one in brokers)
+
+    def link(self, topic: str | None = None) -> Link:
+        """Return the connection to the owner of a topic, as far as it is known; to any broker without a topic."""
+        self.check_open()
+        self.learn_brokers()
+        return self._brokers.of(topic)
 
     def act(self, action: str, **value: Any) -> Any:
         """Return the owner's answer or raise its error; `OwnerUnreachable` if it does not answer."""
-        self.check_open()
-        return act_on(self.flight, self.address, action, json.dumps(value).encode(), CALL_SECONDS_MAX)
+        body, topic, followed = json.dumps(value).encode(), value.get("topic"), 0
+        while True:
+            link = self.link(topic)
+            try:
+                return act_on(link.flight, link.address, action, body, CALL_SECONDS_MAX)
+            except FrazilError as error:
+                self.learn(error, topic, link)
+                if not isinstance(error, NotOwner) or followed == FOLLOWED_MAX:
+                    raise
+            if followed:  # the topic moves: the brokers do not agree yet
+                threading.Event().wait(delay_seconds(followed))
+            followed += 1
 
     def act_until(self, action: str, **value: Any) -> Any:
         """Call with retries, for idempotent actions: waits for an owner that is unavailable."""
@@ -176,18 +172,37 @@ class Connection:
     def tried(self, attempt: Callable[[], Answer], ended: Callable[[], bool]) -> Answer:
         """Retry until it succeeds or the time is up; a permanent error is raised at once."""
         since_us, attempts = self._clock.monotonic_us(), 0
+        reason: FrazilError | None = None
         while True:
             try:
                 return attempt()
             except FrazilError as error:
+                reason = reason_of(error, reason)
                 waited_ms = (self._clock.monotonic_us() - since_us) // 1_000
                 if not is_temporary(error) or waited_ms >= self.give_up_ms or self.closed or ended():
-                    raise
+                    raise reason from None
+                is_led = isinstance(error, NotOwner) and not attempts
             attempts += 1
-            threading.Event().wait(delay_seconds(attempts))
+            if not is_led:
+                threading.Event().wait(delay_seconds(attempts))
 
-    def error_of(self, error: BaseException | None) -> FrazilError:
-        return error_of(error, self.address)
+    def failed(self, error: BaseException | None, topic: str | None, link: Link) -> FrazilError:
+        """Return the error of a call, after what it says about the owner of the topic has been learnt."""
+        found = error_of(error, link.address)
+        self.learn(found, topic, link)
+        return found
+
+    def learn(self, error: FrazilError, topic: str | None, link: Link | None = None) -> None:
+        if isinstance(error, NotOwner) and topic is not None:
+            address = flight_address(error.fields["addresses"])
+            if address is not None:
+                self._brokers.led(topic, error.fields["broker_id"], address)
+            elif link is not None:  # it knew the owner last while that one was starting
+                self._brokers.doubted(topic, link.address)
+        elif isinstance(error, OwnerUnreachable) and link is not None:
+            self._brokers.lost(link.address)
+        elif isinstance(error, TopicUnavailable | LogFenced | CutOff) and topic is not None and link is not None:
+            self._brokers.doubted(topic, link.address)
 
     def check_open(self) -> None:
         self.process.check()
@@ -198,12 +213,18 @@ class Connection:
         if not self.process.is_here:
             return  # the parent still uses it
         self.closed = True
-        self.flight.close()
+        for link in self._brokers.links():
+            link.flight.close()
 
 
 def is_temporary(error: FrazilError) -> bool:
-    """Whether the same call may succeed on another connection, or once the owner is back."""
-    return isinstance(error, OwnerUnreachable | Closed) or type(error).code == "try_later"
+    """Whether the same call may succeed on another connection, at another broker, or once the owner is back."""
+    return isinstance(error, OwnerUnreachable | CutOff | Elsewhere) or type(error).code == "try_later"
+
+
+def reason_of(error: FrazilError, before: FrazilError | None) -> FrazilError:
+    """Return the error that says more: what a broker has answered goes before another one that does not answer."""
+    return before if before is not None and isinstance(error, OwnerUnreachable) else error
 
 
 def delay_seconds(attempt: int) -> float:

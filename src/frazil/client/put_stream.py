@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight
 
-from frazil.client.connection import FAILURES, Connection, keep_after_fork
+from frazil.client.connection import FAILURES, Connection
+from frazil.client.opening import keep_after_fork
 from frazil.client.window import Batch
 from frazil.core.errors import FrazilError
 from frazil.core.put_notes import WHOLE_BYTES_MAX, batch_note
@@ -31,17 +32,19 @@ class PutStream:
     ) -> None:
         keep_after_fork(self)
         self._connection = connection
+        self._topic = topic
+        self._link = link = connection.link(topic)
         self._writing = threading.Lock()
         self.schema = schema
         asked = {"topic": topic, "log_id": log_id, "producer": producer, **asdict(opening)}
         descriptor = pa.flight.FlightDescriptor.for_command(json.dumps(asked).encode())
         try:
-            self._writer, self._answers = connection.flight.do_put(descriptor, schema)
+            self._writer, self._answers = link.flight.do_put(descriptor, schema)
         except FAILURES as error:
-            raise connection.error_of(error) from None
+            raise connection.failed(error, topic, link) from None
         opened = self.read()
         if opened is None:
-            raise self.finish() or connection.error_of(None)
+            raise self.finish() or connection.failed(None, topic, link)
         self.epoch: int = opened["epoch"]
         self.next_sequence: int = opened["next_sequence"]
         self.resumed: bool = opened["resumed"]
@@ -58,7 +61,7 @@ class PutStream:
                     for note in batch.notes():
                         self._writer.write_metadata(pa.py_buffer(note))
             except FAILURES as error:
-                raise self._connection.error_of(error) from None
+                raise self._connection.failed(error, self._topic, self._link) from None
 
     def read(self) -> dict[str, Any] | None:
         """Return the next answer; None at the end, after which `finish` says why."""
@@ -82,5 +85,5 @@ class PutStream:
             try:
                 self._writer.close()
             except FAILURES as error:
-                return self._connection.error_of(error)
+                return self._connection.failed(error, self._topic, self._link)
         return None

@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight
 
-from frazil.client.connection import FAILURES, Connection, is_temporary, keep_after_fork
+from frazil.client.connection import FAILURES, Connection, is_temporary
+from frazil.client.opening import keep_after_fork
 from frazil.log.read.positions import Start, check_end, check_start, time_us
 
 ALIGNED = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.DataTypeSpecific)
@@ -29,6 +30,8 @@ class RemoteBatches(Iterator[pa.RecordBatch]):
         self._connection = connection
         first: Any = {"time_us": time_us(start)} if isinstance(start, datetime) else start
         self._wanted = {"topic": topic, "log_id": None, "start": first, "end": end, "follow": follow}
+        self._topic = topic
+        self._link = connection.link(topic)
         self._stream: Any = None
         self._closed = False
         self.offset = 0
@@ -65,11 +68,13 @@ class RemoteBatches(Iterator[pa.RecordBatch]):
             if self._closed:
                 return None
             if not isinstance(error, StopIteration):  # the note says that the topic's columns have changed
-                failed = self._connection.error_of(error)
+                failed = self._connection.failed(error, self._topic, self._link)
                 if not is_temporary(failed):
                     raise failed from None
             self._open()
             return None
+        if chunk.data is None:
+            self._connection.learn_brokers()  # while there is nothing to read
         if chunk.data is None and chunk.app_metadata is not None:
             self.offset = max(self.offset, json.loads(chunk.app_metadata.to_pybytes()).get("offset", 0))
         return chunk.data
@@ -78,13 +83,13 @@ class RemoteBatches(Iterator[pa.RecordBatch]):
         self._connection.tried(self._try_open, lambda: self._closed)
 
     def _try_open(self) -> None:
-        self._connection.check_open()
+        self._link = link = self._connection.link(self._topic)
         ticket = pa.flight.Ticket(json.dumps({"read": self._wanted}).encode())
         options = pa.flight.FlightCallOptions(read_options=ALIGNED)
         try:
-            self._stream = self._connection.flight.do_get(ticket, options)
+            self._stream = link.flight.do_get(ticket, options)
             answer = json.loads(self._stream.read_chunk().app_metadata.to_pybytes())
         except (*FAILURES, StopIteration) as error:
-            raise self._connection.error_of(error) from None
+            raise self._connection.failed(error, self._topic, link) from None
         self.offset, self._end = answer["offset"], answer["end"]
         self._wanted |= {"log_id": answer["log_id"], "start": answer["offset"], "end": answer["end"]}

@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from frazil.client.connection import Connection, delay_seconds, is_temporary
+from frazil.client.connection import Connection, Elsewhere, delay_seconds, is_temporary, reason_of
 from frazil.client.identity import ProducerIdentity
 from frazil.client.put_stream import PutStream
 from frazil.client.window import Batch, SenderLimits, TracedPart, Window, encoded
@@ -75,6 +75,8 @@ class Sender:
         self._refused_at: int | None = None
         self._forgotten = False
         self._attempts = 0
+        self._failure: FrazilError | None = None
+        """Why the last attempt could not open a stream."""
         self._since_us = 0
         self._closed = False
 
@@ -278,9 +280,10 @@ class Sender:
             self._since_us = self._clock.monotonic_us()
         self._attempts += 1
         error = self._open()
+        self._failure = None if error is None else reason_of(error, self._failure)
         waited_ms = (self._clock.monotonic_us() - self._since_us) // 1_000
         if error is not None and (not is_temporary(error) or waited_ms >= self._limits.give_up_ms):
-            self._give_up(error)
+            self._give_up(self._failure or error)
 
     def _has_work(self) -> bool:
         if self._abandoned is not None:
@@ -293,7 +296,7 @@ class Sender:
         """Open a new stream with all unanswered batches; or return why it cannot."""
         waited_ms = (self._clock.monotonic_us() - self._since_us) // 1_000
         if self._attempts > 1 and waited_ms >= self._limits.give_up_ms:  # streams open, but get no answers
-            return OwnerUnreachable(self._connection.address, "its streams end without an answer")
+            return self._failure or OwnerUnreachable(self._connection.address, "its streams end without an answer")
         with self._guard:
             schema = self._window.next_schema
         identity = self._identity
@@ -372,6 +375,7 @@ class Sender:
         try:
             while (answer := stream.read()) is not None:
                 self._answered(answer)
+                self._connection.learn_brokers()
             error = stream.finish()
             if error is not None:
                 _log.debug("a stream to %s ended: %s", self._topic, error)
@@ -397,12 +401,13 @@ class Sender:
                 _acked(batch, offset)
 
     def _refused(self, sequence: int, error: FrazilError) -> None:
-        """Handle a refusal. Later batches fail only with gaps, and a closing server has refused nothing: both are
-        resent.
+        """Handle a refusal. Later batches fail only with gaps, and a broker that closes or gives the topic away has
+        refused nothing: both are resent.
         """
         with self._guard:
             behind = self._refused_at is not None and isinstance(error, SequenceGap)
-            if behind or isinstance(error, Closed):
+            if behind or isinstance(error, Elsewhere):
+                self._connection.learn(error, self._topic)
                 return
             if isinstance(error, SequenceForgotten):  # it was not stored: uncertain batches were reported at the start
                 self._forgotten = True

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,7 +22,9 @@ from frazil.client.identity import ProducerIdentity
 from frazil.client.topic import RemoteTopic
 from frazil.core.clock import Clock, SystemClock
 from frazil.core.credentials import ClientCredentials, checked_token, credentials_of, pem_file
-from frazil.core.errors import InvalidInput, SchemaMismatch
+from frazil.core.errors import InvalidInput, PartitionsElsewhere, SchemaMismatch
+from frazil.core.names import TopicName
+from frazil.core.partitions import partitions_of
 from frazil.core.rows import check_own_schema
 from frazil.core.rows.columns import schema_as_text
 from frazil.core.sequences import check_producer
@@ -30,7 +33,7 @@ from frazil.core.settings.security import ClientSettings
 
 
 def connect(
-    address: str,
+    address: str | Sequence[str],
     *,
     token: str | None = None,
     ca: str | os.PathLike[str] | None = None,
@@ -42,6 +45,9 @@ def connect(
     give_up_ms: int = 30_000,
 ) -> RemoteStorage:
     """Connect to the Flight address of `frazil serve`, `grpc://host:port` or `grpc+tls://host:port`.
+
+    In a cluster name any brokers, as a list or with commas between: the first that answers names the others. Calls go
+    to the owner of their topic, also after it has moved, and credentials only to brokers.
 
     A secured server wants an API key or another `token`, or a client `certificate` with its `key`. `ca` is the file
     with the certificates that sign the server's; unset, the system's are trusted. `client` gives all as settings.
@@ -56,7 +62,7 @@ def connect(
     connection = Connection(address, give_up_ms, clock, _credentials(token, ca, certificate, key, client))
     storage = RemoteStorage(connection, producer, buffer_bytes_max, clock)
     try:
-        connection.act("topics")
+        connection.begin()
     except BaseException:
         storage.close()
         raise
@@ -108,20 +114,24 @@ class RemoteStorage:
         return self._known(self._connection.act_until("topic", topic=name, schema=_encoded(schema), create=create))
 
     def create_topic(
-        self, name: str, *, schema: pa.Schema | None = None, retention: RetentionSettings | None = None
+        self,
+        name: str,
+        *,
+        schema: pa.Schema | None = None,
+        retention: RetentionSettings | None = None,
+        ack: str | None = None,
     ) -> RemoteTopic:
-        """Create a topic, or raise `TopicExists`."""
-        kept = None if retention is None else retention.model_dump()
-        return self._known(self._connection.act("create_topic", topic=name, schema=_encoded(schema), retention=kept))
+        """Create a topic, or raise `TopicExists`. `ack` is its ack level, by default that of the server's settings."""
+        new = {"topic": name, "schema": _encoded(schema), **_given(retention, ack)}
+        return self._known(self._connection.act("create_topic", **new))
 
     def create_partitions(
-        self, name: str, count: int, *, retention: RetentionSettings | None = None
+        self, name: str, count: int, *, retention: RetentionSettings | None = None, ack: str | None = None
     ) -> list[RemoteTopic]:
         """Create `<name>-part-0` up to `<name>-part-(count-1)`: all or none. Raises `TopicExists`
         if the topic exists.
         """
-        kept = None if retention is None else retention.model_dump()
-        made = self._connection.act("create_partitions", topic=name, partitions=count, retention=kept)
+        made = self._connection.act("create_partitions", topic=name, partitions=count, **_given(retention, ack))
         return [self._known(answer) for answer in made]
 
     def change_schema(self, name: str, schema: pa.Schema) -> RemoteTopic:
@@ -139,7 +149,11 @@ class RemoteStorage:
 
         Raises `TopicInUse` if it has broker subscriptions or producers, unless `force` is set.
         """
-        self._connection.act("delete_topic", topic=name, force=force)
+        try:
+            self._connection.act("delete_topic", topic=name, force=force)
+        except PartitionsElsewhere:  # partition 0 goes last
+            for one in reversed(partitions_of(TopicName.parse(name), map(TopicName.parse, self.topics()))):
+                self._connection.act("delete_topic", topic=str(one), force=force)
 
     def topics(self) -> list[str]:
         """Return the names of all topics, sorted."""
@@ -176,6 +190,12 @@ class RemoteStorage:
             else:
                 topic.learn(answer)
         return topic
+
+
+def _given(retention: RetentionSettings | None, ack: str | None) -> dict[str, Any]:
+    """Return the properties of a new topic. Servers of earlier versions do not know `ack`."""
+    kept = None if retention is None else retention.model_dump()
+    return {"retention": kept} if ack is None else {"retention": kept, "ack": ack}
 
 
 def _encoded(schema: pa.Schema | None) -> str | None:

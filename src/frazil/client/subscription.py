@@ -13,7 +13,8 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.flight
 
-from frazil.client.connection import FAILURES, Connection, is_temporary, keep_after_fork
+from frazil.client.connection import FAILURES, Connection, is_temporary
+from frazil.client.opening import keep_after_fork
 from frazil.core.rows import Message, to_messages
 
 _log = logging.getLogger("frazil.client")
@@ -31,6 +32,8 @@ class RemoteSubscription(Iterator[Message]):
         keep_after_fork(self)
         self._connection = connection
         self._asked = json.dumps(asked).encode()
+        self._topic: str = asked["topic"]
+        self._link = connection.link(self._topic)
         self._guard = threading.Lock()
         self._ready: Iterator[Message] = iter(())
         self._incarnation: int | None = None
@@ -93,7 +96,7 @@ class RemoteSubscription(Iterator[Message]):
         try:
             chunk = self._reader.read_chunk()
         except (*FAILURES, StopIteration) as error:
-            failed = self._connection.error_of(error)
+            failed = self._connection.failed(error, self._topic, self._link)
             if self._closed:
                 return
             if not is_temporary(failed):
@@ -103,6 +106,7 @@ class RemoteSubscription(Iterator[Message]):
         if chunk.data is not None:
             self._ready = iter(to_messages(chunk.data))
         elif chunk.app_metadata is not None:
+            self._connection.learn_brokers()  # while there are no messages
             self._incarnation = json.loads(chunk.app_metadata.to_pybytes()).get("incarnation", self._incarnation)
 
     def _end(self) -> None:
@@ -117,11 +121,11 @@ class RemoteSubscription(Iterator[Message]):
 
     def _try_open(self) -> None:
         """Discard messages that were received but not delivered: they are redelivered."""
-        self._connection.check_open()
+        self._link = link = self._connection.link(self._topic)
         self._ready = iter(())
         try:
             descriptor = pa.flight.FlightDescriptor.for_command(self._asked)
-            writer, reader = self._connection.flight.do_exchange(descriptor)
+            writer, reader = link.flight.do_exchange(descriptor)
             with self._guard:
                 self._end()
                 self._writer, self._reader = writer, reader
@@ -129,7 +133,7 @@ class RemoteSubscription(Iterator[Message]):
         except (*FAILURES, StopIteration) as error:
             with self._guard:
                 self._end()
-            raise self._connection.error_of(error) from None
+            raise self._connection.failed(error, self._topic, link) from None
         if self._is_first and opened is not None and json.loads(opened.to_pybytes()).get("took_over"):
             _log.warning(
                 "another consumer of the same name was connected, and has been ended: %s", self._asked.decode()

@@ -55,8 +55,14 @@ class Right(NamedTuple):
 
 
 SERVER = Resource(ResourceKind.SERVER, "/")
+WRITES = frozenset({Action.PRODUCE, Action.CREATE})
 NAME_LENGTH_MAX = 1024
 """Longer than the name of any resource that exists. A caller chooses names, so nothing remembers longer ones."""
+
+
+def is_reserved(resource: Resource) -> bool:
+    """Whether a resource belongs to a tenant whose name begins with `_`: only this process itself writes there."""
+    return resource.name.startswith("/_") and "." in resource.name.split("/", 2)[1]
 
 
 def namespace(name: str) -> Resource:

@@ -35,6 +35,8 @@ class ClientCredentials:
     key: bytes | None = None
     pinned_name: str | None = None
     """`ca` is the server's own certificate, which bears this name: the name in the address does not matter."""
+    others: ClientCredentials | None = None
+    """For other brokers of the server's cluster. None: the same; those of a server of this host go nowhere else."""
 
     def __repr__(self) -> str:
         given = [name for name in self.__slots__ if getattr(self, name) is not None]
@@ -43,6 +45,10 @@ class ClientCredentials:
     @property
     def has_token(self) -> bool:
         return self.token is not None or self.token_file is not None
+
+    @property
+    def for_other_brokers(self) -> ClientCredentials:
+        return self if self.others is None else self.others
 
     def for_tasks(self) -> ClientCredentials:
         """Return them for a task on another host, which has the token's file only if both hosts share it."""

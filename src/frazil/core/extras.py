@@ -13,6 +13,7 @@ from frazil.core.errors import FrazilError, LakeUnavailable
 EXTRAS = {
     "duckdb": "sql",
     "opentelemetry": "traces",
+    "opentelemetry.proto": "telemetry",
     "pyspark": "spark",
     "pandas": "spark",
     "boto3": "glue",
@@ -20,14 +21,18 @@ EXTRAS = {
     "pyiceberg": "lake",
     "sqlalchemy": "lake",
     "fsspec": "lake",
+    "obstore": "objects",
     "grpc_tools": "protobuf",
+    "ptars": "telemetry",
 }
-"""Extra by top-level module. Every other optional module is part of `server`."""
+"""Extra by module; the longest name that fits counts. Every other optional module is part of `server`."""
 
 
 def install_hint(module: str | None) -> str:
     """Return the command that installs a missing module."""
-    extra = EXTRAS.get((module or "").partition(".")[0], "server")
+    parts = (module or "").split(".")
+    names = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+    extra = next((EXTRAS[name] for name in names if name in EXTRAS), "server")
     return f"{module} is not installed: pip install 'frazil[{extra}]'"
 
 

@@ -16,6 +16,8 @@ class TopicNames:
         self._names: set[TopicName] = set()
         self._partitions: Counter[TopicName] = Counter()
         self._folded: dict[str, set[TopicName]] = {}
+        self.changes = 0
+        """Incremented by every change."""
 
     def __contains__(self, name: object) -> bool:
         return name in self._names
@@ -24,6 +26,7 @@ class TopicNames:
         return set(self._names)
 
     def add(self, name: TopicName) -> None:
+        self.changes += 1
         base = name.partition_of()[0]
         self._folded.setdefault(str(base).lower(), set()).add(name)
         if base != name and name not in self._names:
@@ -31,6 +34,7 @@ class TopicNames:
         self._names.add(name)
 
     def discard(self, name: TopicName) -> None:
+        self.changes += 1
         base = name.partition_of()[0]
         folded = self._folded.get(str(base).lower(), set())
         folded.discard(name)
@@ -64,6 +68,7 @@ class TopicNames:
                     "another name",
                     name=str(name),
                     field="topic",
+                    conflicts_with=str(other),
                 )
         for other in sorted(self._folded.get(str(base).lower(), ())):
             if other.partition_of()[0] != base:
@@ -76,4 +81,5 @@ def twins(name: TopicName, other: TopicName) -> InvalidName:
         "tables for one; use another name",
         name=str(name),
         field="topic",
+        conflicts_with=str(other),
     )

@@ -17,25 +17,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
-from frazil.core.access import Action, Resource, ResourceKind, Right
+from frazil.core import access
+from frazil.core.access import NAME_LENGTH_MAX, Action, Resource, ResourceKind, Right
 from frazil.core.errors import FrazilError, InvalidInput, QuotaExceeded, TryLater, Unauthenticated
 from frazil.core.principal import ANONYMOUS, Principal
-from frazil.doors.tls import certificate_of_call
-from frazil.node.access.gate import Credentials, Gate
+from frazil.doors.client_certificates import certificate_of_call
+from frazil.node.access.gate import AUTHORIZATION, Credentials, Gate, only_header
+from frazil.node.request_ids import current
 
-AUTHORIZATION = "authorization"
-HEADER_BYTES_MAX = 16 * 1024
 LOOK_SECONDS = 0.5
-"""How often the rights of an idle stream are checked."""
+"""How often the rights of an open stream are checked, whatever it does."""
+CUT_SECONDS = 0.5
+"""A stream whose rights are gone has this long to end by itself. Then its task is cancelled: a write to a client that
+has stopped reading would wait for ever."""
 PUBLIC_READS_MAX = 16
 """Requests of public calls by unknown callers that are received at once: each may be large."""
-PUBLIC_READ_SECONDS_MAX = 10.0
+PUBLIC_READS_OF_HOST_MAX = 4
+READ_SECONDS_MAX = 10.0
+"""So long may the request of a public call take, and of any call of a door with `RequestLimits`."""
 QUOTA_SECONDS_MAX = 30.0
 """A stream to a client that has used up its bytes pauses this long before it ends."""
+Place = Callable[[], None]
+"""Raises why a stream may not go on at this broker; see `frazil.doors.owning`."""
 NO_TABLE = Resource(ResourceKind.TABLE, "/")
 """What a caller without any role is refused for when it sends a query."""
 
@@ -56,6 +65,8 @@ def IDENTIFIED(_: Any) -> Sequence[Right]:  # noqa: N802 - a marker like the two
 
 
 _caller: ContextVar[Principal] = ContextVar("caller", default=ANONYMOUS)
+_is_counted: ContextVar[bool] = ContextVar("is_counted", default=False)
+_has_lost_rights: ContextVar[bool] = ContextVar("has_lost_rights", default=False)
 
 
 def who() -> Principal:
@@ -63,40 +74,123 @@ def who() -> Principal:
     return _caller.get()
 
 
+def has_lost_rights() -> bool:
+    """Whether the stream of this task has ended because its rights are gone."""
+    return _has_lost_rights.get()
+
+
 def credentials(context: Any) -> Credentials:
     """Return what a call presents; raises `Unauthenticated` for too large or repeated headers."""
-    given = [value for name, value in context.invocation_metadata() if name == AUTHORIZATION]
-    if sum(map(len, given)) > HEADER_BYTES_MAX:
-        raise Unauthenticated(f"the header authorization has more than {HEADER_BYTES_MAX} bytes")
-    if len(given) > 1:
-        raise Unauthenticated("the header authorization is there more than once")
+    given = _authorization(context.invocation_metadata())
     name, expires_us = certificate_of_call(context.auth_context()) or (None, None)
-    return Credentials(given[0] if given else None, name, context.peer(), expires_us)
+    return Credentials(given, name, context.peer(), expires_us)
 
 
 def is_known(gate: Gate, metadata: Iterable[tuple[str, str | bytes]]) -> bool:
     """Whether the header of a call was verified lately. Certificates are not looked at: gRPC does not have them yet."""
-    given = [value for name, value in metadata if name == AUTHORIZATION]
-    if len(given) != 1 or not isinstance(given[0], str) or len(given[0]) > HEADER_BYTES_MAX:
+    try:
+        given = _authorization(metadata)
+    except Unauthenticated:
         return False
-    return gate.known(Credentials(given[0])) is not None
+    return given is not None and gate.known(Credentials(given)) is not None
+
+
+def _authorization(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
+    return only_header([value for name, value in metadata if name == AUTHORIZATION])
+
+
+class PublicReads:
+    """Requests of public calls: a few are received at once, and fewer of one host, so that it keeps out no others."""
+
+    def __init__(self) -> None:
+        self._all = asyncio.Semaphore(PUBLIC_READS_MAX)
+        self._hosts: dict[str, _Host] = {}
+
+    @contextlib.asynccontextmanager
+    async def receiving(self, peer: str) -> AsyncIterator[None]:
+        name = peer.rpartition(":")[0]
+        host = self._hosts.setdefault(name, _Host())
+        host.calls += 1
+        try:
+            async with asyncio.timeout(READ_SECONDS_MAX), host.reads, self._all:
+                yield
+        except TimeoutError:
+            raise too_slow(READ_SECONDS_MAX) from None
+        finally:
+            host.calls -= 1
+            if not host.calls:
+                del self._hosts[name]
+
+
+class _Host:
+    def __init__(self) -> None:
+        self.calls = 0
+        """That wait or are received."""
+        self.reads = asyncio.Semaphore(PUBLIC_READS_OF_HOST_MAX)
+
+
+class Receiving(Protocol):
+    """Limits requests of identified callers while they are received."""
+
+    def receiving(self, caller: Principal, peer: str) -> AbstractAsyncContextManager[None]: ...
+
+
+class RequestLimits:
+    """How long the request of an identified caller may take, and how many of one caller may be on their way.
+
+    Until its request is there, a call holds a place among the concurrent ones of its door.
+    """
+
+    def __init__(self, of_caller_max: int) -> None:
+        self._of_caller_max = of_caller_max
+        self._on_their_way: Counter[str] = Counter()
+
+    @contextlib.asynccontextmanager
+    async def receiving(self, caller: Principal, peer: str) -> AsyncIterator[None]:  # noqa: ARG002 - a caller has a name
+        if self._on_their_way[caller.name] >= self._of_caller_max:
+            raise TryLater(
+                f"{self._of_caller_max} calls of {caller.name} have sent no request yet; send them",
+                limit=self._of_caller_max,
+            )
+        self._on_their_way[caller.name] += 1
+        try:
+            async with asyncio.timeout(READ_SECONDS_MAX):
+                yield
+        except TimeoutError:
+            raise too_slow(READ_SECONDS_MAX) from None
+        finally:
+            self._on_their_way[caller.name] -= 1
+            if not self._on_their_way[caller.name]:
+                del self._on_their_way[caller.name]
 
 
 @contextlib.asynccontextmanager
-async def reading(gate: Gate, context: Any, needs: Rights | Needs, reads: asyncio.Semaphore) -> AsyncIterator[None]:
-    """Let the request of an unknown caller be received: once it is identified, or if the call is public a few at once.
+async def reading(
+    gate: Gate, context: Any, needs: Rights | Needs, reads: PublicReads, limits: Receiving | None = None
+) -> AsyncIterator[None]:
+    """Let the request of a caller be received: once it is identified, or if the call is public a few at once.
 
     Raises why not.
     """
     if needs is not Needs.PUBLIC:
-        await gate.identify(credentials(context))
-        yield
-        return
-    try:
-        async with reads, asyncio.timeout(PUBLIC_READ_SECONDS_MAX):
+        given = credentials(context)
+        caller = gate.known(given) or await gate.identify(given)
+        if limits is None:
             yield
-    except TimeoutError:
-        raise TryLater(f"the request was not complete after {PUBLIC_READ_SECONDS_MAX:.0f} s") from None
+            return
+        if (asked := current()) is not None:
+            asked.peer = given.peer
+        gate.request(caller)
+        _is_counted.set(True)
+        async with limits.receiving(caller, given.peer):
+            yield
+        return
+    async with reads.receiving(context.peer()):
+        yield
+
+
+def too_slow(seconds_max: float) -> TryLater:
+    return TryLater(f"the request was not complete after {seconds_max:.0f} s", limit_seconds=seconds_max)
 
 
 async def admit(gate: Gate, context: Any, needs: Rights | Needs, message: Any = None) -> None:
@@ -109,9 +203,12 @@ async def admit(gate: Gate, context: Any, needs: Rights | Needs, message: Any = 
     if found is None:
         found = await gate.identify(given)
     _caller.set(found)
-    gate.request(found)
+    if not _is_counted.get():
+        gate.request(found)
     if isinstance(message, InvalidInput):
         raise message
+    if (asked := current()) is not None:
+        asked.peer = given.peer
     if not isinstance(needs, Needs):
         gate.check_all(found, needs(message), given.peer)
 
@@ -128,38 +225,49 @@ async def _known_or_anonymous(gate: Gate, context: Any) -> Principal:
 
 
 class StreamRights:
-    """The rights of one stream, for as long as it is open."""
+    """The rights of one stream, for as long as it is open, and its place in a cluster."""
 
-    __slots__ = ("_gate", "_peer", "_rights", "who")
+    __slots__ = ("_gate", "_peer", "_place", "_rights", "who")
 
-    def __init__(self, gate: Gate, caller: Principal, peer: str, rights: Sequence[Right]) -> None:
+    def __init__(
+        self, gate: Gate, caller: Principal, peer: str, rights: Sequence[Right], place: Place | None = None
+    ) -> None:
         self._gate = gate
         self._peer = peer
         self._rights = tuple(rights)
+        self._place = place
         self.who = caller
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether there is anything to check again."""
+        return self._gate.is_on or self._place is not None
 
     def admit(self) -> None:
         """Check for the first time, for a method that leaves it to its handler."""
         self._gate.check_all(self.who, self._rights, self._peer)
+        if self._place is not None:
+            self._place()
 
     def check(self) -> None:
-        """Raise if a right is gone. What is still allowed leaves no further line in the audit log."""
+        """Raise if a right is gone, or the topic. What is still allowed leaves no further line in the audit log."""
         gate = self._gate
-        if not gate.is_on:
-            return
-        for action, resource in self._rights:
-            if not gate.allows(self.who, action, resource):
-                gate.check(self.who, action, resource, self._peer)
+        if gate.is_on:
+            for action, resource in self._rights:
+                if not gate.allows(self.who, action, resource):
+                    gate.check(self.who, action, resource, self._peer)
+        if self._place is not None:
+            self._place()
 
     def take(self, size_bytes: int) -> None:
         """Check before received rows are taken, and count them; raises `QuotaExceeded` too."""
-        if self._gate.is_on:
+        if self.is_checked:
             self.check()
             self._gate.transfer(self.who, size_bytes)
 
     async def give(self, size_bytes: int) -> None:
         """Check before rows are sent, and count them; waits while the caller's quota is used up."""
-        if not self._gate.is_on:
+        if not self.is_checked:
             return
         waited = 0.0
         while True:
@@ -177,8 +285,11 @@ class StreamRights:
 
     @contextlib.contextmanager
     def open(self, end: Callable[[], None]) -> Iterator[None]:
-        """Count the stream. If a right is gone meanwhile call `end`, and raise the reason after the block."""
-        if not self._gate.is_on:
+        """Count the stream. If a right or the topic goes meanwhile call `end`, and raise the reason after the block.
+
+        A block that does not end then is cancelled. It must run in one task.
+        """
+        if not self.is_checked:
             yield
             return
         watch = _Watch(self.check, end)
@@ -188,9 +299,13 @@ class StreamRights:
         except FrazilError:
             if watch.lost is None:
                 raise
+        except asyncio.CancelledError:
+            if not watch.has_cut():
+                raise
         finally:
             watch.stop()
         if watch.lost is not None:
+            _has_lost_rights.set(True)
             raise watch.lost
 
 
@@ -208,6 +323,19 @@ class QueryRights(StreamRights):
         if self._rules == []:
             self._gate.check(self.who, Action.READ, NO_TABLE, self._peer)
 
+    def refused(self, table: str) -> None:
+        """Record a table that the query's process did not find, if that is because the caller may not read it.
+
+        The process decides by itself, and has no audit log. The name may have dots, so every reading of it counts.
+        """
+        words = table.split(".") if len(table) <= NAME_LENGTH_MAX else []
+        for count in range(1, len(words)):
+            resource = access.table(".".join(words[:count]), ".".join(words[count:]))
+            on_topic = Resource(ResourceKind.TOPIC, resource.name)
+            if not all(self._gate.allows(self.who, Action.READ, one) for one in (resource, on_topic)):
+                self._gate.refusal(self.who, Action.READ, resource, "named in a query", self._peer)
+                return
+
     def check(self) -> None:
         """Raise if the credentials are not valid any more, or `TryLater` if other roles apply."""
         if self._gate.rules_of(self.who) != self._rules:
@@ -215,18 +343,28 @@ class QueryRights(StreamRights):
 
 
 class _Watch:
-    """Checks periodically until it fails: then it keeps the error and calls `end`."""
+    """Checks periodically until it fails: then it keeps the error, calls `end`, and soon cancels the task."""
 
-    __slots__ = ("_check", "_end", "_timer", "lost")
+    __slots__ = ("_cancelling", "_check", "_end", "_is_cut", "_loop", "_task", "_timer", "lost")
 
     def __init__(self, check: Callable[[], None], end: Callable[[], None]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
         self._check = check
         self._end = end
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._is_cut = False
         self.lost: FrazilError | None = None
-        self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
 
     def stop(self) -> None:
         self._timer.cancel()
+
+    def has_cut(self) -> bool:
+        """Take back the cancellation by this watch. Returns whether there is no other."""
+        return self._is_cut and self._task.uncancel() <= self._cancelling
 
     def _look(self) -> None:
         try:
@@ -234,5 +372,10 @@ class _Watch:
         except FrazilError as error:
             self.lost = error
             self._end()
+            self._timer = self._loop.call_later(CUT_SECONDS, self._cut)
         else:
-            self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+            self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+
+    def _cut(self) -> None:
+        self._is_cut = True
+        self._task.cancel()

@@ -12,10 +12,12 @@ messages, and raises errors.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
@@ -24,10 +26,24 @@ import grpc
 import grpc.aio
 
 from frazil.core.errors import FrazilError, InvalidInput, TooManyCalls
-from frazil.doors.admission import PUBLIC_READS_MAX, Needs, Rights, admit, is_known, reading
+from frazil.doors.admission import (
+    Needs,
+    PublicReads,
+    Receiving,
+    Rights,
+    admit,
+    has_lost_rights,
+    is_known,
+    reading,
+)
 from frazil.doors.errors import INTERNAL_MESSAGE, status_of
 from frazil.node.access.gate import Gate
 from frazil.node.request_ids import HEADER, begin, current
+
+WRITE_SECONDS_MAX = 30.0
+"""So long may a client take to read a single answer."""
+ABORT_SECONDS_MAX = 0.5
+"""The status of a call waits behind what its client does not read. If its rights are gone, its task waits this long."""
 
 _log = logging.getLogger("frazil.serve")
 
@@ -122,6 +138,10 @@ class Rules:
     limit: CallLimit = UNLIMITED
     error_mapping: ErrorMapping = grpc_status
     refused: Callable[[FrazilError], None] = lambda _: None
+    requests: Receiving | None = None
+    """Of requests of known callers too. Without, gRPC receives them before anything is called, which is faster."""
+    holding: Callable[[], AbstractContextManager[object]] | None = None
+    """Entered for the time of each call, also while security is off: `requests` apply then too."""
 
 
 class Service(NamedTuple):
@@ -145,7 +165,7 @@ class _Call:
 
 def service(name: str, methods: Sequence[Method], rules: Rules) -> Any:
     """Return the table as a gRPC handler."""
-    if rules.gate.is_on:
+    if rules.gate.is_on or rules.holding is not None:
         return IdentifiedService(name, methods, rules)
     return grpc.method_handlers_generic_handler(name, {method.name: _handler(method, rules) for method in methods})
 
@@ -171,14 +191,17 @@ def _handler(method: Method, rules: Rules) -> Any:
 class IdentifiedService(grpc.GenericRpcHandler):
     """The handlers of a table, which receive the request of an unknown caller only once it is identified.
 
+    With `Rules.requests` so they do for all callers, each within limits.
+
     gRPC receives the request of a unary call before it calls the handler. So a call whose credentials were not verified
     lately gets a handler of streams: it identifies the caller, then receives the request and goes on as usual.
     """
 
     def __init__(self, name: str, methods: Sequence[Method], rules: Rules) -> None:
         self._gate = rules.gate
+        self._is_always_careful = rules.requests is not None
         self._handlers = {f"/{name}/{method.name}": _handler(method, rules) for method in methods}
-        reads = asyncio.Semaphore(PUBLIC_READS_MAX)
+        reads = PublicReads()
         self._careful = {
             path: _identified_first(handler, method, rules, reads)
             for (path, handler), method in zip(self._handlers.items(), methods, strict=True)
@@ -188,19 +211,27 @@ class IdentifiedService(grpc.GenericRpcHandler):
     def service(self, handler_call_details: Any) -> Any:
         method = handler_call_details.method
         careful = self._careful.get(method)
-        if careful is None or is_known(self._gate, handler_call_details.invocation_metadata):
+        if careful is None:
+            return self._handlers.get(method)
+        if not self._is_always_careful and is_known(self._gate, handler_call_details.invocation_metadata):
             return self._handlers.get(method)
         return careful
 
 
-def _identified_first(handler: Any, method: Method, rules: Rules, reads: asyncio.Semaphore) -> Any:
+def _identified_first(handler: Any, method: Method, rules: Rules, reads: PublicReads) -> Any:
     mapping = method.error_mapping or rules.error_mapping
     own = _Call(rules.limit, mapping, rules.refused, method.name, rules.gate, method.needs)
+    holding = rules.holding or nullcontext
 
     async def call(_: Any, context: Context) -> None:
-        begin(context.invocation_metadata())
+        with holding():
+            await answer(context)
+
+    async def answer(context: Context) -> None:
+        begin(context.invocation_metadata()).call = method.name
+        calling.set(context)
         try:
-            async with reading(rules.gate, context, method.needs, reads):
+            async with reading(rules.gate, context, method.needs, reads, rules.requests):
                 message = await context.read()
         except FrazilError as error:
             await _refuse(context, error, own, mapping)
@@ -209,7 +240,7 @@ def _identified_first(handler: Any, method: Method, rules: Rules, reads: asyncio
         if handler.response_streaming:
             await handler.unary_stream(message, context)
         else:
-            await context.write(await handler.unary_unary(message, context))
+            await write_in_time(context, await handler.unary_unary(message, context))
 
     return grpc.stream_stream_rpc_method_handler(call, handler.request_deserializer, handler.response_serializer)
 
@@ -219,6 +250,7 @@ def _unary(handler: Answer, rules: _Call) -> Any:
 
     async def call(message: Any, context: Context) -> Any:
         asked = begin(context.invocation_metadata())
+        asked.call = rules.name
         calling.set(context)
         if asked.is_given:
             context.set_trailing_metadata(((HEADER, asked.id),))
@@ -259,6 +291,7 @@ def _both(handler: Callable[[Context], Awaitable[None]], rules: _Call) -> Any:
 async def _streamed(work: Callable[[], Awaitable[None]], context: Context, rules: _Call, message: Any = None) -> None:
     """Run one call. A client that has disconnected gets no answer, and causes no log line."""
     asked = begin(context.invocation_metadata())
+    asked.call = rules.name
     calling.set(context)
     try:
         try:
@@ -285,6 +318,15 @@ async def _streamed(work: Callable[[], Awaitable[None]], context: Context, rules
         raise asyncio.CancelledError from None
 
 
+async def write_in_time(context: Context, message: Any) -> None:
+    """Write an answer that no stream limit covers. A client that does not read it loses its call."""
+    try:
+        async with asyncio.timeout(WRITE_SECONDS_MAX):
+            await context.write(message)
+    except TimeoutError:
+        raise asyncio.CancelledError from None
+
+
 async def send_headers(context: Context) -> None:
     """Send the headers of a stream before its first response, so that the client knows that the call was accepted."""
     asked = current()
@@ -307,7 +349,13 @@ async def _fail(context: Context, rules: _Call) -> NoReturn:
 
 async def _abort(context: Context, status: grpc.StatusCode, message: str, trailers: tuple[Any, ...] = ()) -> NoReturn:
     asked = current()
-    await context.abort(status, message, trailers if asked is None else (*trailers, (HEADER, asked.id)))
+    abort = context.abort(status, message, trailers if asked is None else (*trailers, (HEADER, asked.id)))
+    if has_lost_rights():
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ABORT_SECONDS_MAX):
+                await abort
+    else:
+        await abort
     raise asyncio.CancelledError  # abort never returns
 
 

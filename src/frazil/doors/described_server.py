@@ -13,8 +13,10 @@ from frazil.doors.public_services import PublicHealth, PublicReflection
 
 
 class DescribedServer(GrpcServer):
-    def __init__(self, message_bytes_max: int, connections_max: int) -> None:
-        super().__init__(message_bytes_max, connections_max)
+    def __init__(
+        self, message_bytes_max: int, connections_max: int, *, options: Sequence[tuple[str, int]] = ()
+    ) -> None:
+        super().__init__(message_bytes_max, connections_max, options=options)
         self._health = PublicHealth()
 
     async def start_described(self, services: Sequence[Any], files: Sequence[Any]) -> None:

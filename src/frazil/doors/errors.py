@@ -2,7 +2,7 @@
 
 An error has the status of its class, else that of the nearest base class. gRPC statuses are given by name, so that the
 HTTP door needs no gRPC. Clients retry after UNAVAILABLE and RESOURCE_EXHAUSTED, so these are for errors that a retry
-can fix.
+can fix. Danube clients look the topic up again before they retry; HTTP clients follow the redirect to the owner.
 """
 
 from __future__ import annotations
@@ -11,10 +11,14 @@ from typing import NamedTuple
 
 from frazil.core.errors import (
     AnotherLeads,
+    BrokerNotFound,
     BrokerOff,
     Closed,
+    ClusterOff,
+    DatasetNotFound,
     DiskBudgetExceeded,
     DiskFull,
+    EncodingRefused,
     FrazilError,
     GrantNotFound,
     HostRefused,
@@ -23,17 +27,22 @@ from frazil.core.errors import (
     JobNotFound,
     LakeUnavailable,
     LogFailed,
+    LossNotAccepted,
     MetadataUnavailable,
     NamespaceExists,
     NamespaceInUse,
     NamespaceNotFound,
     NotInstalled,
+    NotOwner,
     NotSupported,
     OffsetOutOfRange,
     OriginRefused,
+    OutcomeUnknown,
     Overloaded,
+    PartitionsElsewhere,
     PermissionDenied,
     QuotaExceeded,
+    RequestTooLarge,
     SchemaNotFound,
     SecurityOff,
     SubjectMismatch,
@@ -41,6 +50,10 @@ from frazil.core.errors import (
     SubscriptionTaken,
     TableNotFound,
     TableRefused,
+    TelemetryOff,
+    TenantExists,
+    TenantInUse,
+    TenantNotFound,
     TooManyCalls,
     TooManyJobs,
     TopicDiffers,
@@ -75,6 +88,8 @@ STATUSES: dict[type[FrazilError], Status] = {
     FrazilError: Status("INTERNAL", 500),
     InvalidInput: _INVALID,
     OffsetOutOfRange: Status("INVALID_ARGUMENT", 409),
+    RequestTooLarge: Status("INVALID_ARGUMENT", 413),
+    EncodingRefused: Status("INVALID_ARGUMENT", 415),
     IncompatibleSchema: _CONFLICT,
     SubjectMismatch: _CONFLICT,
     TopicNotFound: _NOT_FOUND,
@@ -84,11 +99,20 @@ STATUSES: dict[type[FrazilError], Status] = {
     TableNotFound: _NOT_FOUND,
     JobNotFound: _NOT_FOUND,
     GrantNotFound: _NOT_FOUND,
+    TenantNotFound: _NOT_FOUND,
+    DatasetNotFound: _NOT_FOUND,
+    TenantExists: _EXISTS,
+    TenantInUse: _CONFLICT,
+    TelemetryOff: _CONFLICT,
     TopicExists: _EXISTS,
     NamespaceExists: _EXISTS,
     TopicDiffers: _CONFLICT,
     TopicInUse: _CONFLICT,
     NamespaceInUse: _CONFLICT,
+    BrokerNotFound: _NOT_FOUND,
+    ClusterOff: _CONFLICT,
+    LossNotAccepted: _CONFLICT,
+    PartitionsElsewhere: _CONFLICT,
     BrokerOff: Status("INTERNAL", 409),
     SecurityOff: _CONFLICT,
     TableRefused: Status("INTERNAL", 409),
@@ -100,6 +124,7 @@ STATUSES: dict[type[FrazilError], Status] = {
     NotSupported: Status("UNIMPLEMENTED", 500),
     NotInstalled: Status("UNIMPLEMENTED", 501),
     TryLater: _UNAVAILABLE,
+    NotOwner: Status("UNAVAILABLE", 307, "UNAVAILABLE"),
     AnotherLeads: Status("UNAVAILABLE", 503),
     TooManyJobs: Status("UNAVAILABLE", 429, "UNAVAILABLE"),
     Overloaded: _EXHAUSTED,
@@ -111,7 +136,9 @@ STATUSES: dict[type[FrazilError], Status] = {
     MetadataUnavailable: Status("UNAVAILABLE", 503),
     LogFailed: Status("UNAVAILABLE", 503, "INTERNAL"),
     Closed: _UNAVAILABLE,
+    OutcomeUnknown: Status("UNAVAILABLE", 500),
 }
+"""An unknown outcome is to Danube's clients what the end of their broker is: they send again, at least once."""
 
 
 def status_of(error: FrazilError) -> Status:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from frazil.core.errors import ListenFailed
+from frazil.node.movers.lease import this_host
 
 if TYPE_CHECKING:
     from frazil.doors.tls import DoorTls
+
+Opened = TypeVar("Opened")
 
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared only
 _log = logging.getLogger("frazil.serve")
@@ -29,6 +32,33 @@ def is_everywhere(host: str) -> bool:
 def local(host: str) -> str:
     """Return the address for clients on this host: loopback if the door listens on all interfaces."""
     return _EVERYWHERE.get(host, host)
+
+
+def local_address(address: str) -> str:
+    """Return host:port for clients on this host."""
+    host, _, port = address.rpartition(":")
+    return host_and_port(local(host.strip("[]")), int(port))
+
+
+def for_others(host: str, address: str, advertised: str | None = None) -> str:
+    """Return host:port for other hosts: what the settings say, else where it listens, or the host's name if it listens
+    on all interfaces at this address."""
+    if advertised is not None or not is_everywhere(host):
+        return advertised or address
+    return host_and_port(this_host(), int(address.rpartition(":")[2]))
+
+
+def listen_or_free(listen: Callable[[int], Opened], host: str, port: int, setting: str, *, is_set: bool) -> Opened:
+    """Call `listen` with the port. If it is in use and only the default, take a free one, so that a second server can
+    run on the host; a port that the settings have must be free."""
+    if is_set or port == 0:
+        return listen(port)
+    try:
+        check_free(host, port, setting)
+        return listen(port)
+    except ListenFailed as error:
+        _log.warning("%s; a free port is taken instead", error)
+        return listen(0)
 
 
 @contextlib.contextmanager

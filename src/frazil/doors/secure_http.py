@@ -13,8 +13,9 @@ import ssl
 from collections.abc import Callable
 from typing import Any
 
+from frazil.doors.client_certificates import SCOPE_EXTENSION, ClientCertificate, peer_certificate
 from frazil.doors.descriptors import BoundedHttp, connections_max
-from frazil.doors.tls import SCOPE_EXTENSION, ClientCertificate, DoorTls, peer_certificate
+from frazil.doors.tls import DoorTls
 
 HANDSHAKE_S_MAX = 20.0
 CLOSE_S_MAX = 5.0

@@ -13,11 +13,10 @@ import logging
 import os
 import ssl
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from frazil.core.clock import Clock, SystemClock
 from frazil.core.credentials import pem_file
@@ -28,11 +27,11 @@ from frazil.core.settings.security import ClientCertificates, TlsSettings
 if TYPE_CHECKING:
     from frazil.core.settings import FlightSettings, HttpSettings, Settings
     from frazil.core.settings.broker import BrokerSettings
+    from frazil.core.settings.otlp import OtlpSettings
+
+    DoorSettings = HttpSettings | FlightSettings | BrokerSettings | OtlpSettings
 
 CHECK_INTERVAL_US = 1_000_000
-SCOPE_EXTENSION = "frazil.certificate"
-PARSED_MAX = 256
-"""Client certificates whose end is remembered: gRPC returns the whole certificate with each call."""
 
 _VERIFY = {
     ClientCertificates.NONE: ssl.CERT_NONE,
@@ -42,14 +41,14 @@ _VERIFY = {
 _log = logging.getLogger("frazil.serve")
 
 
-def tls_of(settings: Settings, door: HttpSettings | FlightSettings | BrokerSettings) -> TlsSettings:
+def tls_of(settings: Settings, door: DoorSettings) -> TlsSettings:
     """Return the certificate of a door: its own, else that of all doors."""
     return settings.security.tls if door.tls is None else door.tls
 
 
 def protect(
     settings: Settings,
-    door: HttpSettings | FlightSettings | BrokerSettings,
+    door: DoorSettings,
     host: str,
     setting: str,
     clock: Clock | None = None,
@@ -60,7 +59,7 @@ def protect(
     the door not protected.
     """
     check_bind(settings.security, door.tls, host, setting)
-    found, section = tls_of(settings, door), setting.partition(".")[0]
+    found, section = tls_of(settings, door), setting.rpartition(".")[0]
     if not found.is_on:
         return None
     return DoorTls(found, "security.tls" if door.tls is None else f"{section}.tls", clock or SystemClock())
@@ -145,8 +144,8 @@ class DoorTls:
         if self._settings.client_certificates is ClientCertificates.OPTIONAL:
             raise InvalidSettings(
                 f"{self._setting}.client_certificates: `optional` is for the HTTP door alone: gRPC requires client "
-                "certificates or ignores them; set `required` or `none` in flight.tls and broker.tls, or in "
-                "security.tls, with http.tls for the HTTP door",
+                "certificates or ignores them; set `required` or `none` in flight.tls, broker.tls and "
+                "telemetry.otlp.tls, or in security.tls, with http.tls for the HTTP door",
                 field=f"{self._setting}.client_certificates",
             )
         used = self.current()
@@ -252,69 +251,3 @@ def _context(settings: TlsSettings, setting: str, client_ca: bytes | None) -> ss
 
 def _unusable(setting: str, path: Path | None, why: str) -> InvalidSettings:
     return InvalidSettings(f"{setting}: {path} {why}", field=setting)
-
-
-# --- certificates of clients
-
-
-class ClientCertificate(NamedTuple):
-    """A verified client certificate. A connection outlives it, so that its end is checked again at each call."""
-
-    name: str
-    expires_us: int
-
-
-def certificate_of_call(auth_context: Mapping[str, Sequence[bytes]]) -> ClientCertificate | None:
-    """Return the client certificate of a gRPC call; None without one."""
-    name = certificate_name(auth_context)
-    if name is None:
-        return None
-    return ClientCertificate(name, max(map(_expires_us, auth_context.get("x509_pem_cert", ())), default=0))
-
-
-def certificate_name(auth_context: Mapping[str, Sequence[bytes]]) -> str | None:
-    """Return the name in the verified client certificate of a gRPC call: its first URI, DNS name or e-mail address,
-    else its common name. None without a certificate."""
-    for kind in ("x509_uri", "x509_dns", "x509_email", "x509_common_name"):
-        for name in auth_context.get(kind, ()):
-            if name:
-                return name.decode("utf-8", "replace")
-    return None
-
-
-@lru_cache(PARSED_MAX)
-def _expires_us(pem: bytes) -> int:
-    """Return when a certificate expires. One that cannot be parsed counts as expired."""
-    from cryptography import x509
-
-    try:
-        return int(x509.load_pem_x509_certificate(pem).not_valid_after_utc.timestamp()) * 1_000_000
-    except ValueError as error:
-        _log.warning("a client certificate cannot be parsed, and is refused: %s", error)
-        return 0
-
-
-def peer_certificate(ssl_object: ssl.SSLObject | ssl.SSLSocket | None) -> ClientCertificate | None:
-    """Return the same for a TLS connection. OpenSSL gives only a certificate that it has verified."""
-    found: Mapping[str, Any] = (ssl_object.getpeercert() if ssl_object is not None else None) or {}
-    name = _peer_name(found)
-    return None if name is None else ClientCertificate(name, ssl.cert_time_to_seconds(found["notAfter"]) * 1_000_000)
-
-
-def _peer_name(found: Mapping[str, Any]) -> str | None:
-    names = found.get("subjectAltName", ())
-    for wanted in ("URI", "DNS", "email"):
-        for kind, name in names:
-            if kind == wanted and name:
-                return str(name)
-    for parts in found.get("subject", ()):
-        for kind, name in parts:
-            if kind == "commonName" and name:
-                return str(name)
-    return None
-
-
-def certificate_of_scope(scope: Mapping[str, Any]) -> ClientCertificate | None:
-    """Return the verified client certificate of an HTTP request."""
-    found: ClientCertificate | None = (scope.get("extensions") or {}).get(SCOPE_EXTENSION)
-    return found

@@ -25,11 +25,16 @@ class PlainStorage(Protocol[PlainMade]):
     def topic(self, name: str, *, schema: pa.Schema | None = None, create: bool = True) -> PlainMade: ...
 
     def create_topic(
-        self, name: str, *, schema: pa.Schema | None = None, retention: RetentionSettings | None = None
+        self,
+        name: str,
+        *,
+        schema: pa.Schema | None = None,
+        retention: RetentionSettings | None = None,
+        ack: str | None = None,
     ) -> PlainMade: ...
 
     def create_partitions(
-        self, name: str, count: int, *, retention: RetentionSettings | None = None
+        self, name: str, count: int, *, retention: RetentionSettings | None = None, ack: str | None = None
     ) -> Sequence[PlainMade]: ...
 
     def delete_topic(self, name: str) -> None: ...
@@ -68,17 +73,22 @@ class AwaitedStorage(Generic[Plain, Made]):
         return self._awaited(await asyncio.to_thread(self._storage.topic, name, schema=schema, create=create))
 
     async def create_topic(
-        self, name: str, *, schema: pa.Schema | None = None, retention: RetentionSettings | None = None
+        self,
+        name: str,
+        *,
+        schema: pa.Schema | None = None,
+        retention: RetentionSettings | None = None,
+        ack: str | None = None,
     ) -> Made:
-        made = await asyncio.to_thread(self._storage.create_topic, name, schema=schema, retention=retention)
-        return self._awaited(made)
+        create = self._storage.create_topic
+        return self._awaited(await asyncio.to_thread(create, name, schema=schema, retention=retention, ack=ack))
 
     async def create_partitions(
-        self, name: str, count: int, *, retention: RetentionSettings | None = None
+        self, name: str, count: int, *, retention: RetentionSettings | None = None, ack: str | None = None
     ) -> list[Made]:
         """Create `<name>-part-0` up to `<name>-part-(count-1)`: all or none. Raises `TopicExists`
         if the topic exists."""
-        made = await asyncio.to_thread(self._storage.create_partitions, name, count, retention=retention)
+        made = await asyncio.to_thread(self._storage.create_partitions, name, count, retention=retention, ack=ack)
         return [self._awaited(one) for one in made]
 
     async def delete_topic(self, name: str) -> None:

@@ -1,9 +1,10 @@
-"""What the owner of a log reports to movers: the durable end, and where its files are."""
+"""What the owner of a log reports to movers: the durable end, and where its files and objects are."""
 
 from __future__ import annotations
 
+import bisect
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from frazil.core.errors import CorruptLog, FrazilError, TopicNotFound
 from frazil.core.names import TopicName
 from frazil.core.offsets import OffsetRange
 from frazil.core.rows import stored_schema
+from frazil.core.settings import AckLevel
+from frazil.core.stored_objects import StoredObject, held_from
 from frazil.log.folder.catalog import read_topic_record
 from frazil.log.folder.former import FormerLog
 from frazil.log.folder.identity import FolderMark
@@ -47,10 +50,47 @@ class LogInfo:
     """The logs that this one has replaced, oldest first."""
     folder: FolderMark | None = None
     """The folder of the files, as their owner knows it; None if unknown."""
+    objects: tuple[StoredObject, ...] = ()
+    """The uploaded objects of the log, by offset. They may hold rows that the files no longer have."""
+    objects_problem: str | None = None
+    """Why it is not known which objects there are."""
+    is_in_objects: bool = False
+    """Whether its objects decide which rows there are, and the files without their owner do not: ack level `object`."""
 
     @property
     def bytes_per_row(self) -> float:
-        return self.size_bytes / max(1, self.durable_end - self.first_offset)
+        if self.durable_end > self.first_offset:
+            return self.size_bytes / (self.durable_end - self.first_offset)
+        last = self.objects[-1] if self.objects else None
+        return 0.0 if last is None or last.range is None else last.size_bytes / len(last.range)
+
+    @property
+    def held_from(self) -> int:
+        """Return where the rows begin that files or objects hold without a gap."""
+        return held_from(self.first_offset, self.objects)
+
+    def check_objects(self) -> None:
+        """Raise `FrazilError` if it is not known which objects there are: rows may be there that seem lost."""
+        if self.objects_problem is not None:
+            raise FrazilError(f"{self.topic}: its objects can't be found: {self.objects_problem}")
+
+
+def covering(objects: Sequence[StoredObject], wanted: OffsetRange) -> tuple[StoredObject, ...]:
+    """Return the objects that hold a range, from its first offset on as far as they reach; none without that."""
+    held: list[StoredObject] = []
+    end = wanted.start
+    for place in range(max(0, bisect.bisect_right(objects, wanted.start, key=_first) - 1), len(objects)):
+        one = objects[place]
+        if one.first > end or one.first >= wanted.end:
+            break
+        if one.end > end:
+            held.append(one)
+            end = one.end
+    return tuple(held)
+
+
+def _first(one: StoredObject) -> int:
+    return one.first
 
 
 class LogList:
@@ -90,6 +130,7 @@ def info_of(log: TopicLog, folder: FolderMark | None) -> LogInfo:
     """One open log. What is written is made durable first, in any sync mode."""
     end = log.flush()
     segments = log.segments
+    objects, problem = objects_or_problem(log.colder.objects)
     return LogInfo(
         log.name,
         log.log_id,
@@ -102,7 +143,17 @@ def info_of(log: TopicLog, folder: FolderMark | None) -> LogInfo:
         log.opened,
         log.former,
         folder,
+        objects,
+        problem,
     )
+
+
+def objects_or_problem(objects: Callable[[], tuple[StoredObject, ...]]) -> tuple[tuple[StoredObject, ...], str | None]:
+    """Ask for the objects of a log. A store that does not answer, or a damaged object, is an answer, too."""
+    try:
+        return objects(), None
+    except FrazilError as error:
+        return (), error.message
 
 
 def logs_from_files(disk: Disk, folder: Path) -> tuple[list[LogInfo], dict[str, str]]:
@@ -135,7 +186,8 @@ def log_from_files(disk: Disk, folder: Path, name: TopicName, ends: Mapping[str,
     same = record.log_id == one.log_id
     dropped = dropped_ranges(record.dropped) if same else ()
     former = record.former if same else ()
-    return LogInfo(name, one.log_id, one.first_offset, one.end, one.bytes, schema, files, dropped, former=former)
+    place = (name, one.log_id, one.first_offset, one.end, one.bytes, schema, files, dropped)
+    return LogInfo(*place, former=former, is_in_objects=one.ack == AckLevel.OBJECT)
 
 
 def as_json(info: LogInfo) -> dict[str, object]:
@@ -151,6 +203,8 @@ def as_json(info: LogInfo) -> dict[str, object]:
         "opened": info.opened,
         "former": [one.as_content() for one in info.former],
         "folder": None if info.folder is None else [str(info.folder.path), info.folder.mark],
+        "objects": [[one.epoch, one.first, one.end, one.size_bytes, one.etag] for one in info.objects],
+        "objects_problem": info.objects_problem,
     }
 
 
@@ -167,4 +221,6 @@ def from_json(one: Mapping[str, Any]) -> LogInfo:
         str(one.get("opened", "")),
         tuple(FormerLog.from_content(each) for each in one.get("former", ())),
         FolderMark(Path(one["folder"][0]), one["folder"][1]) if one.get("folder") else None,
+        tuple(StoredObject(one["log_id"], *each) for each in one.get("objects", ())),
+        one.get("objects_problem"),
     )

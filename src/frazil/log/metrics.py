@@ -35,6 +35,7 @@ class LogMetrics:
         self.refused = 0
         self.reads_cached = 0
         self.reads_from_files = 0
+        self.reads_from_objects = 0
         self.reads_from_tables = 0
         self.group_rows = Histogram(ROWS_BOUNDS)
         self.ack_seconds = Histogram(SECONDS_BOUNDS)
@@ -67,6 +68,10 @@ class LogMetrics:
     def read_from_file(self) -> None:
         with self._guard:
             self.reads_from_files += 1
+
+    def read_from_objects(self) -> None:
+        with self._guard:
+            self.reads_from_objects += 1
 
     def read_from_table(self) -> None:
         with self._guard:

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
+from frazil.core.coverage import merged
 from frazil.core.offsets import OffsetRange
+from frazil.core.stored_objects import StoredObject, held_from
 from frazil.log.retention.guards import RetentionHold
 
 if TYPE_CHECKING:
@@ -47,15 +49,20 @@ class TableTierFigures(TierFigures):
 @dataclass(frozen=True, slots=True)
 class Tiers:
     """`log` is None if a topic is read through its catalog alone; `table` is None if the topic has
-    none and gets none."""
+    none and gets none; `objects` is None if it is not uploaded."""
 
     log: TierFigures | None
     table: TableTierFigures | None
+    objects: TierFigures | None = None
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Self:
-        log, table = stored["log"], stored["table"]
-        return cls(None if log is None else TierFigures(**log), None if table is None else TableTierFigures(**table))
+        log, table, objects = stored["log"], stored["table"], stored.get("objects")
+        return cls(
+            None if log is None else TierFigures(**log),
+            None if table is None else TableTierFigures(**table),
+            None if objects is None else TierFigures(**objects),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +74,17 @@ class TableSide:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectSide:
+    """What the objects hold of a topic, and which offsets can be read from them."""
+
+    tier: TierFigures
+    held: tuple[StoredObject, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LogSide:
-    """What a query of the table needs to know of the log: where its rows begin and end, and which offsets retention
-    removed without a table."""
+    """What a query of the table needs to know of the log: where its rows, with those in objects, begin and end, and
+    which offsets retention removed without a table."""
 
     first: int
     end: int
@@ -134,12 +149,31 @@ def topic_figures(log: TopicLog, *, ask_table: bool = True) -> dict[str, Any]:
     """Return the fields of a `TopicStats`. Without the table, which needs a query of the catalog, they cover the log
     alone."""
     first, end = log.first_offset, log.visible_end
-    side = log.history.side(log, first, end) if ask_table and log.history is not None else None
+    objects = None if log.colder.figures is None else log.colder.figures.side(log, ask=ask_table)
+    oldest = first if objects is None else held_from(first, objects.held)
+    side = log.history.side(log, oldest, end) if ask_table and log.history is not None else None
+    held = () if side is None else side.held
+    in_objects = [] if objects is None else _ranges(objects.held)
+    tiers = Tiers(
+        _log_tier(log, first, end),
+        None if side is None else side.tier,
+        None if objects is None else objects.tier,
+    )
     return {
         **log_figures(log),
-        **asdict(readable(first, end, () if side is None else side.held)),
-        "tiers": Tiers(_log_tier(log, first, end), None if side is None else side.tier),
+        **asdict(readable(first, end, merged([*held, *in_objects]) if ask_table else held)),
+        "tiers": tiers,
     }
+
+
+def known_in_objects(log: TopicLog) -> list[OffsetRange]:
+    """Return what objects hold as far as this process knows it, without asking anybody."""
+    side = None if log.colder.figures is None else log.colder.figures.side(log, ask=False)
+    return [] if side is None else _ranges(side.held)
+
+
+def _ranges(objects: Sequence[StoredObject]) -> list[OffsetRange]:
+    return [one.range for one in objects if one.range is not None]
 
 
 def topic_stats(log: TopicLog, *, ask_table: bool = True) -> TopicStats:
@@ -161,7 +195,7 @@ def log_figures(log: TopicLog) -> dict[str, Any]:
         "queued_bytes": log.queued_bytes,
         "last_append_time_us": segments[-1].last_time_us if segments else None,
         "torn_tail": str(log.torn.kept_as) if log.torn else None,
-        "failed": log.failed.message if log.failed else None,
+        "failed": log.problem.message if log.problem else None,
         "held_back": log.held_back,
     }
 

@@ -6,8 +6,8 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -29,27 +29,29 @@ from frazil.core.names import TopicName
 from frazil.core.partitions import partition_names, partitions_of, partitions_to_make, topic_not_found
 from frazil.core.process.own_process import OwnProcess
 from frazil.core.rows import check_change, check_own_schema
-from frazil.core.settings import MIB, RetentionSettings, Settings
+from frazil.core.settings import MIB, AckLevel, RetentionSettings, Settings
+from frazil.log.attachment import Attachment, NoAttachment
 from frazil.log.context import LogContext, OpenFiles
-from frazil.log.folder.catalog import TopicCatalog, TopicRecord, TopicRecorder
+from frazil.log.folder.admission import TopicAdmission
+from frazil.log.folder.adoption import AdoptedLog
+from frazil.log.folder.catalog import TopicCatalog, TopicRecord
 from frazil.log.folder.identity import mark_of
 from frazil.log.folder.ownership import release_ownership, take_ownership
 from frazil.log.folder.reading_disk import NotAtOnce, ReadingDisk
-from frazil.log.format.records import temporary_disk_errors
+from frazil.log.maintenance import LogMaintenance
 from frazil.log.metrics import LogMetrics
+from frazil.log.opening import LogOpener
 from frazil.log.read.cache import ReplayCache
 from frazil.log.read.history import ColderOf, no_colder_tiers
-from frazil.log.repair.recovery import recover
-from frazil.log.retention.enforcement import GuardedRetention, GuardProblem, GuardQuery, wait_for
+from frazil.log.retention.enforcement import GuardedRetention, GuardProblem
 from frazil.log.retention.guards import Guard, GuardsOf
 from frazil.log.timer import Timer
 from frazil.log.topic import Topic
-from frazil.log.topic_log import TopicLog
 from frazil.log.uninterrupted import in_main_thread, is_call_unfinished, uninterrupted
+from frazil.log.write.acks import ack_of_new_topic
 from frazil.log.write.commit_pool import CommitPool
 from frazil.log.write.disk_budget import DiskBudget
-
-MAINTAIN_INTERVAL_MS, MAINTAIN_WAIT_SECONDS_MAX = 5_000, 60.0
+from frazil.log.write.stored_groups import GroupsOf, no_groups
 
 _AT_ONCE_BYTES_MAX = 1 * MIB
 """A larger last segment takes longer to read than a hand-over between threads, and is read once."""
@@ -66,20 +68,29 @@ def open_storage(
     clock: Clock | None = None,
     colder_of: ColderOf = no_colder_tiers,
     guards_of: GuardsOf = list,
+    groups_of: GroupsOf = no_groups,
 ) -> Storage:
     """Open a data folder, creating it if it does not exist; `None` keeps everything in memory.
 
     `colder_of` returns the tiers with rows that a log no longer has; `guards_of` returns the guards of retention, once
-    the folder is owned. `disk` and `clock` are for tests.
+    the folder is owned. `groups_of` then returns the store of ack level `object`. `disk` and `clock` are for tests.
     """
     settings = where if isinstance(where, Settings) else Settings.of_folder(where)
     if disk is None:
         disk = MemoryDisk() if settings.data is None else LocalDisk()
-    return Storage(settings, disk, clock or SystemClock(), colder_of, guards_of)
+    return Storage(settings, disk, clock or SystemClock(), colder_of, guards_of, groups_of)
 
 
 class Storage:
-    def __init__(self, settings: Settings, disk: Disk, clock: Clock, colder_of: ColderOf, guards_of: GuardsOf) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        disk: Disk,
+        clock: Clock,
+        colder_of: ColderOf,
+        guards_of: GuardsOf,
+        groups_of: GroupsOf,
+    ) -> None:
         self.settings = settings
         self._colder_of = colder_of
         self._locks = take_ownership(disk, settings)
@@ -105,13 +116,18 @@ class Storage:
             LogMetrics(),
             OwnProcess(f"the storage in {settings.data or 'memory'}", _FORKED),
         )
+        self._opener = LogOpener(settings, self._context, self._catalog, groups_of())
         self._guard = threading.RLock()
         self._topics: dict[TopicName, Topic] = {}
         self._changes = 0
         """Incremented by every change that may affect the files of a topic that is not open."""
         self._closed = False
+        self.attachment: Attachment = NoAttachment()
+        self._maintenance = LogMaintenance(self._context, self._retention, self.opened_topics, self._maintain_folder)
+        self.admission = TopicAdmission(disk, settings.log_folder, self._catalog, budget, self._guard, self._let_go)
+        """Which topics of the folder are topics of this storage: in a cluster, another broker may own some."""
         try:
-            self._context.keeper.call_in(MAINTAIN_INTERVAL_MS, self._maintain_again)
+            self._maintenance.start()
         except BaseException:  # no thread can be started: then the folder is not held either
             release_ownership(self._locks)
             raise
@@ -124,7 +140,7 @@ class Storage:
         self._context.process.check()
         topic = self._found(parsed)
         if topic is None:
-            topic = uninterrupted(lambda: self._opened(parsed, schema, create=create))
+            topic = uninterrupted(lambda: self._taken_over(parsed, schema, create=create))
         if schema is not None and (topic.schema is None or not topic.schema.equals(schema)):
             raise SchemaMismatch(
                 f"{parsed} exists with another schema; change it with change_schema", topic=str(parsed)
@@ -138,24 +154,35 @@ class Storage:
         schema: pa.Schema | None = None,
         retention: RetentionSettings | None = None,
         log_id: str | None = None,
+        ack: str | None = None,
     ) -> Topic:
-        """Create a topic, or raise `TopicExists`. `log_id` is for callers that must know it beforehand; it must be
-        unused."""
+        """Create a topic, or raise `TopicExists`. `ack` is its ack level, by default that of the settings.
+
+        `log_id` is for callers that must know it beforehand; it must be unused.
+        """
         parsed = TopicName.parse(name)
         if schema is not None:
             check_own_schema(schema)
             schema = schema.remove_metadata()
+        level = ack_of_new_topic(self.settings, ack)
         self._context.process.check()
-        return uninterrupted(lambda: self._create_topic(parsed, schema, retention, log_id))
+        record = TopicRecord.new(parsed, self._context.clock.now_us(), schema, retention, log_id, level)
+        return uninterrupted(lambda: self._make_topic(parsed, lambda: self._catalog.create(record)))
 
-    def _create_topic(
-        self, parsed: TopicName, schema: pa.Schema | None, retention: RetentionSettings | None, log_id: str | None
-    ) -> Topic:
+    def adopt_topic(self, name: str, log: AdoptedLog) -> Topic:
+        """Create a topic whose log goes on behind rows stored elsewhere: all of it or nothing survives a crash."""
+        parsed, context = TopicName.parse(name), self._context
+        context.process.check()
+        self._opener.take_over_adopted(parsed, log)
+        adopt = partial(self._catalog.adopt, parsed, log, context.settings, context.budget)
+        return uninterrupted(lambda: self._make_topic(parsed, adopt))
+
+    def _make_topic(self, parsed: TopicName, make: Callable[[], None]) -> Topic:
         with self._guard:
             self._check_open()
             self._catalog.check_new(parsed)
             self._changes += 1
-            self._catalog.create(TopicRecord.new(parsed, self._context.clock.now_us(), schema, retention, log_id))
+            make()
             return self._open_topic(parsed)
 
     def _found(self, name: TopicName) -> Topic | None:
@@ -181,6 +208,12 @@ class Storage:
                 return None
             return self._added(made)
 
+    def _taken_over(self, parsed: TopicName, schema: pa.Schema | None, *, create: bool) -> Topic:
+        """Requests to the object store are sent without the lock: other topics do not wait for them."""
+        if not self._closed and parsed not in self._topics and parsed in self._catalog:
+            self._opener.take_over(parsed)
+        return self._opened(parsed, schema, create=create)
+
     def _opened(self, parsed: TopicName, schema: pa.Schema | None, *, create: bool) -> Topic:
         with self._guard:
             self._check_open()
@@ -200,6 +233,7 @@ class Storage:
         *,
         retention: RetentionSettings | None = None,
         log_ids: Mapping[TopicName, str] | None = None,
+        ack: str | None = None,
     ) -> list[Topic]:
         """Create `<name>-part-0` up to `<name>-part-(count-1)`: all or none. Raises `TopicExists` if the topic exists.
 
@@ -207,8 +241,9 @@ class Storage:
         """
         base = TopicName.parse(name)
         wanted = partition_names(base, count)
+        level = ack_of_new_topic(self.settings, ack)
         self._context.process.check()
-        return uninterrupted(lambda: self._create_partitions(base, wanted, retention, log_ids or {}))
+        return uninterrupted(lambda: self._create_partitions(base, wanted, retention, log_ids or {}, level))
 
     def _create_partitions(
         self,
@@ -216,16 +251,17 @@ class Storage:
         wanted: list[TopicName],
         retention: RetentionSettings | None,
         log_ids: Mapping[TopicName, str],
+        level: AckLevel,
     ) -> list[Topic]:
         with self._guard:
             self._check_open()
             missing = partitions_to_make(base, len(wanted), self._catalog.family(base))
             for partition in wanted:
                 if partition not in missing:
-                    self._check_unused(partition, retention)
+                    self._check_unused(partition, retention, level)
             try:
                 for partition in missing:
-                    self.create_topic(str(partition), retention=retention, log_id=log_ids.get(partition))
+                    self.create_topic(str(partition), retention=retention, log_id=log_ids.get(partition), ack=level)
             except BaseException:
                 for partition in missing:
                     if partition in self._catalog:
@@ -233,10 +269,11 @@ class Storage:
                 raise
             return [self.topic(str(partition), create=False) for partition in wanted]
 
-    def _check_unused(self, partition: TopicName, retention: RetentionSettings | None) -> None:
+    def _check_unused(self, partition: TopicName, retention: RetentionSettings | None, level: AckLevel) -> None:
         """Check that an existing partition is one that an interrupted creation left; otherwise it is in use."""
         topic = self.topic(str(partition), create=False)
-        if topic.schema is not None or topic.stats().end or self._catalog.read(partition).retention != retention:
+        record = self._catalog.read(partition)
+        if topic.schema is not None or topic.stats().end or (record.retention, record.ack) != (retention, level):
             raise TopicExists(str(partition))
 
     def change_schema(self, name: str, schema: pa.Schema) -> Topic:
@@ -286,14 +323,24 @@ class Storage:
                 for partition in reversed(partitions_of(parsed, self._catalog.family(parsed))):
                     self.delete_topic(str(partition))
                 return
-            self._changes += 1
-            topic = self._topics.pop(parsed, None)
-            if topic is not None:
-                with contextlib.suppress(LogFailed, TryLater):  # rows that are not durable are deleted too
-                    topic.log.close()
-                self._retention.forget(topic.log)
-                self._context.cache.forget(topic.log.cache)
+            deleted = self.attachment.deleting(parsed, lambda: self._catalog.read(parsed).log_id)
+            with contextlib.suppress(LogFailed, TryLater):  # rows that are not durable are deleted too
+                self._let_go(parsed)
             self._context.budget.give_back(self._catalog.delete(parsed))
+            deleted()
+
+    def _let_go(self, name: TopicName) -> None:
+        """Close a topic, if it is open; raises `LogFailed` if acknowledged rows are not durable. It is closed then."""
+        self._check_open()
+        self._changes += 1
+        topic = self._topics.pop(name, None)
+        if topic is None:
+            return
+        try:
+            topic.log.close()
+        finally:
+            self._retention.forget(topic.log)
+            self._context.cache.forget(topic.log.cache)
 
     def check_new(self, name: TopicName) -> None:
         """Check the name of a new topic as `create_topic` does, without changes."""
@@ -357,6 +404,10 @@ class Storage:
     def remove_guard(self, guard: Guard) -> None:
         self._retention.remove(guard)
 
+    def guards(self) -> tuple[Guard, ...]:
+        """Return all guards as of now: who removes rows of any tier asks them."""
+        return self._retention.guards
+
     def kept_by_guards(self) -> list[GuardProblem]:
         """Return topics whose expired rows are kept because a guard cannot answer, with the reason."""
         return self._retention.problems()
@@ -371,27 +422,7 @@ class Storage:
 
         Waits for the guards of what is removed, with a limit.
         """
-        wait_for(uninterrupted(lambda: self._maintain(now=True)), MAINTAIN_WAIT_SECONDS_MAX, self._context.clock)
-
-    def _maintain(self, *, now: bool) -> list[GuardQuery]:
-        asked = []
-        for topic in self.opened_topics():
-            if topic.log.is_idle:
-                continue
-            try:
-                removed = topic.log.maintain()
-                if (question := self._retention.enforce(topic.log, now=now)) is not None:
-                    asked.append(question)
-            except (OSError, FrazilError) as error:  # other topics are still processed
-                _log.warning("maintenance of %s failed, and is retried: %s", topic.name, error)
-            else:
-                if removed:
-                    _log.info("removed %d bytes of %s, past its retention", removed, topic.name)
-        with self._guard:
-            if not self._closed:
-                self._catalog.maintain()
-                self._record_ends()
-        return asked
+        self._maintenance.run_now()
 
     def close(self) -> None:
         """Finish queued work, make it durable, and release the folder.
@@ -413,7 +444,8 @@ class Storage:
         try:
             self._context.keeper.close()
             self._retention.close()
-            for close in [*(topic.log.close for topic in topics), self._context.pool.close, self._record_ends]:
+            parts = [self._opener.close, self.attachment.close, self._context.pool.close, self._record_ends]
+            for close in [*(topic.log.close for topic in topics), *parts]:
                 try:
                     close()
                 except (FrazilError, OSError) as error:
@@ -443,25 +475,7 @@ class Storage:
         return topic
 
     def _made_topic(self, name: TopicName, disk: Disk) -> Topic:
-        record = self._catalog.read(name)
-        folder = self._catalog.folder(name)
-        before = self._catalog.end_of(record.log_id)
-        with temporary_disk_errors(folder):
-            recovered = recover(disk, folder, record.log_id, record.first_offset, before)
-        self._context.budget.give_back(recovered.removed_bytes)
-        if recovered.torn is not None:
-            _log.warning(
-                "%s: cut a torn tail at byte %d of %s (%s); its bytes are kept in %s",
-                name, recovered.torn.position, recovered.torn.path, recovered.torn.reason, recovered.torn.kept_as,
-            )  # fmt: skip
-        retention = record.retention or self.settings.wal.retention
-        recovered.producers.learn(record.producers)
-        recovered = replace(recovered, last_time_us=max(recovered.last_time_us, record.last_time_us))
-        recorder = TopicRecorder(self._catalog, name)
-        log = TopicLog(
-            self._context, name, folder, record.log_id, record.schema, retention, recovered, recorder, record.dropped
-        )
-        log.former = record.former
+        log = self._opener.open(name, disk)
         log.colder = self._colder_of(log)
         return Topic(log)
 
@@ -469,19 +483,14 @@ class Storage:
         return topic_not_found(name, self._catalog.family(name))
 
     def _record_ends(self) -> None:
-        self._catalog.record_ends(
-            {
-                topic.log.log_id: (topic.name, topic.log.durable_end)
-                for topic in self._topics.values()
-                if topic.log.durable_end  # most of many topics are empty
-            }
-        )
+        filled = [topic for topic in self._topics.values() if topic.log.durable_end]  # most of many topics are empty
+        self._catalog.record_ends({topic.log.log_id: (topic.name, topic.log.durable_end) for topic in filled})
 
-    def _maintain_again(self) -> None:
-        try:
-            self._maintain(now=False)
-        finally:
-            self._context.keeper.call_in(MAINTAIN_INTERVAL_MS, self._maintain_again)
+    def _maintain_folder(self) -> None:
+        with self._guard:
+            if not self._closed:
+                self._catalog.maintain()
+                self._record_ends()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -27,6 +27,7 @@ class LogSummary:
     created_us: int | None
     schema: pa.Schema | None
     retention: RetentionSettings | None
+    ack: str | None
     problem: str | None
 
     def as_dict(self) -> dict[str, Any]:
@@ -45,7 +46,7 @@ def summed(topic: str, partitions: Sequence[Mapping[str, Any]]) -> dict[str, Any
     return {
         "topic": topic,
         "log_id": None,
-        **{name: _common(partitions, name) for name in ("typed", "schema", "retention")},
+        **{name: _common(partitions, name) for name in ("typed", "schema", "retention", "ack")},
         **{name: total(partitions, name) for name in ("messages", "first_offset", "end", "segments", "bytes")},
         "created_us": min(created, default=None),
         "problem": "; ".join(problems) or None,

@@ -14,17 +14,17 @@ import contextlib
 import logging
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 
 from frazil.core.errors import Closed, EncodingFailed, FrazilError, LogFailed, Overloaded, TryLater
-from frazil.core.names import TopicName
 from frazil.core.rows import stored_schema
 from frazil.core.sequences import Opened, ProducerOpening, ProducerState, Sent
 from frazil.core.settings import RetentionSettings, SyncMode
 from frazil.log.context import LogContext
-from frazil.log.folder.catalog import TopicRecorder
+from frazil.log.folder.catalog import TopicRecord, TopicRecorder
 from frazil.log.folder.former import FormerLog
 from frazil.log.format.encoding import encoded
 from frazil.log.format.frames import SegmentHead
@@ -33,10 +33,11 @@ from frazil.log.read.cache import CachedBatch, TopicCache
 from frazil.log.read.history import ColderTiers, History
 from frazil.log.read.tail import Tail
 from frazil.log.repair.recovery import Recovered, Torn
-from frazil.log.retention.dropped import DroppedRange
 from frazil.log.retention.expiry import ExpiringLog
 from frazil.log.retention.policy import Removal
+from frazil.log.write.acks import sync_mode_of
 from frazil.log.write.group import GroupQueue, MessageRow, Notify, Part, Rows, SentPart
+from frazil.log.write.producers import ProducersRecord
 from frazil.log.write.segment import Segment, SegmentWriter, SyncFailed
 from frazil.log.write.sequencer import Sequencer, sent_rows
 
@@ -48,23 +49,26 @@ class TopicLog(ExpiringLog):
     def __init__(
         self,
         context: LogContext,
-        name: TopicName,
+        record: TopicRecord,
         folder: Path,
-        log_id: str,
-        own_schema: pa.Schema | None,
         retention: RetentionSettings,
         recovered: Recovered,
         recorder: TopicRecorder,
-        dropped: tuple[DroppedRange, ...] = (),
     ) -> None:
         self.context = context
+        self.ack = record.ack
+        self._mode = sync_mode_of(context.settings, record.ack)
         self._folder = folder
         self._recorder = recorder
         self._turn, self._io = threading.Lock(), threading.Lock()
         self._guard = threading.Lock()
         self._queue = GroupQueue()
         self._queue_bytes_max = context.settings.queue_bytes_max
-        self._sequencer = Sequencer(str(name), recovered.producers)
+        self._telling = threading.Lock()
+        self._told: ProducersRecord | None = None
+        self.on_producers: Callable[[ProducersRecord], None] | None = None
+        """Called when a client opens a producer, before it is answered: another process may need to know it."""
+        self._sequencer = Sequencer(str(record.name), recovered.producers)
         self._committing = self._flush_due = self._mark_next = False
         self.failed: FrazilError | None = None
         self.closed = False
@@ -72,18 +76,18 @@ class TopicLog(ExpiringLog):
         self._last_time_us = recovered.last_time_us
         self._written_end = recovered.end
         self._writer: SegmentWriter | None = None
-        self.name = name
-        self.log_id = log_id
+        self.name = record.name
+        self.log_id = record.log_id
         self.opened = recovered.opened
-        self.own_schema = own_schema
-        self.schema = stored_schema(own_schema)
+        self.own_schema = record.schema
+        self.schema = stored_schema(record.schema)
         self.retention = retention
         self.cache = TopicCache(context.cache)
         self.tail = Tail()
         self.colder = ColderTiers()
-        self.former: tuple[FormerLog, ...] = ()
+        self.former: tuple[FormerLog, ...] = record.former
         self.torn: Torn | None = recovered.torn
-        self.removal = Removal(context.disk, context.budget, recorder, dropped)
+        self.removal = Removal(context.disk, context.budget, recorder, record.dropped)
         self.segments: tuple[Segment, ...] = tuple(recovered.segments)
         self.durable_end = recovered.end
         self._head = self._new_head()
@@ -111,6 +115,11 @@ class TopicLog(ExpiringLog):
     def history(self) -> History | None:
         """The table, where it may hold rows that the files no longer have."""
         return self.colder.table
+
+    @property
+    def problem(self) -> FrazilError | None:
+        """Why nothing is acknowledged now."""
+        return self.failed
 
     @property
     def queued_bytes(self) -> int:
@@ -183,7 +192,11 @@ class TopicLog(ExpiringLog):
             self._after_interrupt(error, part, queued=queued)
             raise
         if original is not None:
-            part.settle(original, None) if isinstance(original, int) else original.echo(part)
+            self._answer_again(part, original) if isinstance(original, int) else original.echo(part)
+
+    def _answer_again(self, part: Part, first: int) -> None:
+        """Give a duplicate the offset of the original."""
+        part.settle(first, None)
 
     def commit_in_pool(self) -> None:
         self.context.pool.submit(self._commit_groups)
@@ -213,7 +226,7 @@ class TopicLog(ExpiringLog):
         """Commit waiting groups in a committer's thread. If other topics wait for a committer, they take turns."""
         while self._commit_next():
             if self.context.pool.is_busy:
-                self.commit_in_pool()
+                self.context.pool.submit(self._commit_groups)
                 return
 
     def _commit_next(self) -> bool:
@@ -283,10 +296,10 @@ class TopicLog(ExpiringLog):
     def _sync_by_mode(self, writer: SegmentWriter) -> bool:
         """Sync now, later or never; returns True if the frame just written is on the device."""
         settings = self.context.settings
-        if settings.sync_mode is SyncMode.ALWAYS:
+        if self._mode is SyncMode.ALWAYS:
             self._sync(writer)
             return True
-        if settings.sync_mode is SyncMode.PERIODIC:
+        if self._mode is SyncMode.PERIODIC:
             if writer.unsynced_bytes >= settings.max_batch_bytes:
                 self._sync(writer)
                 self._mark_next = True
@@ -374,18 +387,31 @@ class TopicLog(ExpiringLog):
                 self._sequencer.unrecorded = None
         for part in waiting:
             part.wait()
+        self.tell_producers()
         with self._guard:
             return self._sequencer.settled(name, opened)
+
+    def tell_producers(self, *, again: bool = False) -> None:
+        """Call `on_producers` with the taken names, one call at a time: a later call has all of an earlier one.
+
+        Names that it has had are not passed again, unless asked for: a client that reconnects needs this log alone.
+        """
+        if self.on_producers is not None:
+            with self._telling:
+                with self._guard:
+                    record = self._sequencer.producers.record()
+                if again or record != self._told:
+                    self.on_producers(record)
+                    self._told = record
+
+    def look(self) -> None:
+        """Ask who owns the log, if somebody knows: it ends if that is another process by now."""
 
     def _producers_text(self) -> bytes:
         with self._guard:
             return self._sequencer.producers.as_text()
 
     # --- segments
-
-    @property
-    def _mode(self) -> SyncMode:
-        return self.context.settings.sync_mode
 
     def _new_head(self) -> SegmentHead:
         return SegmentHead(self.log_id, str(self.name), self._mode, self.schema)
@@ -420,13 +446,17 @@ class TopicLog(ExpiringLog):
         assert writer is not None
         if writer.segment.base < self._written_end:
             writer.seal(self._written_end)
-            self.durable_end = self._written_end
+            self._on_synced()
         else:
             writer.park()
             self.context.budget.give_back(writer.segment.allocated_bytes)
         self._writer = None
         self._mark_next = False
         self.context.open_files.closed(self)
+
+    def _on_synced(self) -> None:
+        """All written rows are on the device."""
+        self.durable_end = self._written_end
 
     def change_schema(self, own_schema: pa.Schema) -> None:
         """Rows queued before are stored under the new schema too; the next frame starts a new segment."""

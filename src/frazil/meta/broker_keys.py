@@ -10,6 +10,7 @@ The records that say what a topic is are in `meta.topic_records`.
     /broker/subscriptions/{namespace}/{topic}/{subscription}                      {"kind", "policy"}
     /broker/consumers/{namespace}/{topic}/{subscription}/{consumer}               {"id", "key_filters", "principal"}
     /persistent_storage/iceberg/subscriptions/{subscription}/{namespace}/{topic}  {"offset", "acked", …}: `stored_form`
+    /producers/{log id}                                                           see `node.member.taken_names`
 
 Names may contain any character, so they are percent-encoded.
 """
@@ -25,6 +26,7 @@ TOPICS, PRODUCERS, SUBSCRIPTIONS, CONSUMERS = (
 )
 NAMESPACES = "/broker/namespaces/"
 OWNER, SESSION = "/broker/owner", "/broker/session"
+TAKEN_NAMES = "/producers/"
 PROGRESS = "/persistent_storage/iceberg/subscriptions/"
 
 
@@ -34,6 +36,12 @@ def topic_key(prefix: str, topic: TopicName, *names: str) -> str:
 
 def progress_key(subscription: str, topic: TopicName) -> str:
     return f"{PROGRESS}{quoted(subscription)}/{topic.namespace}/{topic.topic}"
+
+
+def topic_of_progress(key: str) -> TopicName:
+    """Return the topic of a key of `progress_key`."""
+    namespace, topic = key.split("/")[-2:]
+    return TopicName(namespace, topic)
 
 
 def quoted(name: str) -> str:

@@ -243,20 +243,22 @@ class EtcdStore:
         return slip.revision if seen.value == _DONE else None
 
     def _settle_rest(self, ends: float) -> None:
-        """Resolve the unknown outcomes of earlier calls before any other request."""
+        """Resolve the unknown outcomes of earlier calls before any other request.
+
+        A slip stays in the list until its outcome is known, so that other threads wait for that too: they ask as well,
+        which changes nothing.
+        """
         while self._unsettled:
             with self._guard:
-                slip = self._unsettled.pop() if self._unsettled else None
+                slip = self._unsettled[0] if self._unsettled else None
             if slip is None:
                 return
             try:
                 self._client.ask_until(TXN, slip.withdrawal(), ends)
-            except BaseException as error:
-                with self._guard:
-                    self._unsettled.append(slip)
-                if isinstance(error, RequestRefused):
-                    raise self._client.unavailable(error) from None
-                raise
+            except RequestRefused as error:
+                raise self._client.unavailable(error) from None
+            with self._guard:
+                self._unsettled = [one for one in self._unsettled if one is not slip]
 
     def _fence_of(self, key: str) -> _Fence | None:
         """Return the fence for a change of that key; the fence's own key has none."""

@@ -2,6 +2,7 @@
 
     /topics/{namespace}/{topic}    {"topic", "owner", "epoch", "partitions", "logs": [{"topic", "log_id", …}, …]}
 
+In a cluster of brokers each log has its own "owner" and "epoch": partitions of one topic may have different owners.
 A topic and all its partitions share one record, and names that differ only in case share one key. So one put-if-absent
 decides who creates a topic, and excludes its other forms: with and without partitions, or with a name in another case.
 """
@@ -12,7 +13,7 @@ import base64
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -54,6 +55,12 @@ class LogIdentity:
     """In the form of `packed_schema`; None for a message topic."""
     retention: Mapping[str, Any] | None = None
     """The topic's own retention; None if that of the settings applies."""
+    owner: str | None = None
+    """In a cluster, the id of the broker that owns the log; None if the record's owner is its owner."""
+    epoch: int | None = None
+    """In a cluster, incremented by each new owner of the log; None if the record's epoch is its epoch."""
+    ack: str | None = None
+    """The ack level: `memory` or `object`; None for `disk`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +78,20 @@ class TopicIdentity:
         """The number of partitions; 0 for a topic without partitions."""
         return 0 if self.topic in self.logs else len(self.logs)
 
+    def owner_of(self, name: TopicName) -> str | None:
+        """Return the owner of one of the logs."""
+        return self.logs[name].owner or self.owner
+
+    def epoch_of(self, name: TopicName) -> int:
+        """Return the epoch of one of the logs."""
+        return self.logs[name].epoch or self.epoch
+
+    def owned_by(self, name: TopicName, owner: str, epoch: int) -> TopicIdentity:
+        """Return the record with another owner of one of the logs."""
+        return replace(self, logs={**self.logs, name: replace(self.logs[name], owner=owner, epoch=epoch)})
+
     def encode(self) -> bytes:
-        logs = [
-            {
-                "topic": str(name),
-                "log_id": one.log_id,
-                "created_us": one.created_us,
-                "schema": one.schema,
-                "retention": None if one.retention is None else dict(one.retention),
-            }
-            for name, one in sorted(self.logs.items())
-        ]
+        logs = [_encoded(name, one) for name, one in sorted(self.logs.items())]
         content = {
             "topic": str(self.topic),
             "owner": self.owner,
@@ -99,6 +109,18 @@ class TopicIdentity:
             return cls(TopicName.parse(read["topic"]), logs, read["owner"], read["epoch"])
         except (ValueError, KeyError, TypeError, AttributeError, InvalidInput) as error:
             raise UnreadableRecord(f"the metadata store holds a topic record that can't be read: {error}") from None
+
+
+def _encoded(name: TopicName, log: LogIdentity) -> dict[str, Any]:
+    stored: dict[str, Any] = {
+        "topic": str(name),
+        "log_id": log.log_id,
+        "created_us": log.created_us,
+        "schema": log.schema,
+        "retention": None if log.retention is None else dict(log.retention),
+    }
+    own = {"owner": log.owner, "epoch": log.epoch, "ack": log.ack}
+    return stored | {key: value for key, value in own.items() if value is not None}
 
 
 def packed_schema(schema: pa.Schema | None) -> str | None:

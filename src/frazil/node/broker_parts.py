@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from frazil.broker.broker import Broker
 from frazil.broker.store.claim import Claim
@@ -32,6 +33,10 @@ from frazil.registry.issued_numbers import IssuedNumbers
 from frazil.registry.registry import SchemaRegistry
 from frazil.registry.topics import TopicSchemas
 
+if TYPE_CHECKING:
+    from frazil.node.member.joining import Membership
+    from frazil.node.ownership.cluster_ownership import ClusterOwnership
+
 COPY_FILE = "~meta-copy.db"
 """The file with a copy of the records that must survive a restore of the metadata store from an older copy."""
 SCHEMA_CALLS_MAX = 8
@@ -51,21 +56,26 @@ class BrokerParts:
     checks: SchemaChecks
     threads: Threads
     """Threads for registry calls, which block: a hanging metadata store delays no topic."""
+    ownership: ClusterOwnership | None = None
+    """None for a server that is alone."""
 
 
 @asynccontextmanager
 async def broker_parts_open(
-    storage: Storage, settings: Settings, clock: Clock, on_lost: OnLost
+    storage: Storage, settings: Settings, clock: Clock, on_lost: OnLost, addresses: Mapping[str, str] | None = None
 ) -> AsyncIterator[BrokerParts]:
     """Open all parts on the running event loop. Stop the doors before closing: cursors are stored last.
 
-    `on_lost` is called if another server takes the metadata over: this one must end.
+    `on_lost` is called if another server takes the metadata over: this one must end. `addresses` is the live mapping of
+    the doors, for the other brokers of a cluster.
     """
     async with AsyncExitStack() as stack:
         meta = await asyncio.to_thread(open_meta, settings)
         stack.callback(meta.close)
         late = stack.enter_context(ExitStack())  # the copy is closed after the claim, which writes to it
-        claim = await _claim(meta, settings, on_lost)
+        member = await _joined(stack, storage, meta, settings, clock, on_lost, addresses or {})
+        ownership, cluster = (None, None) if member is None else (member.ownership, member.cluster)
+        claim = None if member is not None else await _claim(meta, settings, on_lost)
         if claim is not None:
             stack.push_async_callback(claim.close)
             await claim.take()
@@ -74,8 +84,12 @@ async def broker_parts_open(
         registry = SchemaRegistry(meta, clock, given=IssuedNumbers(copy))
         await asyncio.to_thread(registry.start)
         topics = TopicSchemas(meta, registry, clock)
-        beside = copy if claim is not None else None  # a file in the folder is restored with the folder
-        broker = Broker(storage, meta, settings.broker, clock, _SchemaOfTopic(storage, topics), beside)
+        is_shared = settings.metadata.type is not MetadataType.SQLITE
+        beside = copy if is_shared else None  # a file in the folder is restored with the folder
+        companion, on_demand = _SchemaOfTopic(storage, topics), not settings.security.enabled
+        broker = Broker(
+            storage, meta, settings.broker, clock, companion, beside, letters_on_demand=on_demand, cluster=cluster
+        )
         threads = Threads("frazil-schemas", SCHEMA_CALLS_MAX)
         stack.callback(threads.close)
         checks = SchemaChecks(topics, threads)
@@ -88,8 +102,37 @@ async def broker_parts_open(
         await asyncio.to_thread(topics.learn, [str(name) for name in broker.topics])
         if claim is not None:
             claim.keep(broker)
-        namespaces = Namespaces(meta, storage, partial(list, broker.topics))
-        yield BrokerParts(broker, registry, topics, namespaces, checks, threads)
+        namespaces = Namespaces(meta, storage, partial(_all_topics, broker, ownership))
+        if member is not None:
+            copying = await member.start(broker)
+            stack.push_async_callback(_ended, copying)
+        yield BrokerParts(broker, registry, topics, namespaces, checks, threads, ownership)
+
+
+def _all_topics(broker: Broker, ownership: ClusterOwnership | None) -> list[TopicName]:
+    return [*broker.topics, *(() if ownership is None else ownership.topics())]
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def _joined(
+    stack: AsyncExitStack,
+    storage: Storage,
+    meta: MetaStore,
+    settings: Settings,
+    clock: Clock,
+    on_lost: OnLost,
+    addresses: Mapping[str, str],
+) -> Membership | None:
+    """Join the cluster; None for a server that is alone."""
+    if not settings.cluster.enabled:
+        return None
+    from frazil.node.member.joining import cluster_joined  # with the library of the object store
+
+    return await stack.enter_async_context(cluster_joined(storage, meta, settings, clock, addresses, on_lost))
 
 
 async def _claim(meta: MetaStore, settings: Settings, on_lost: OnLost) -> ClaimKeeper | None:

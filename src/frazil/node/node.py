@@ -9,8 +9,8 @@
     stats          return statistics of the log and its topics
 
 Every public method takes the caller, a `Principal`, as its first argument. Further methods return a part that only some
-doors need: `publisher`, `messages`, `topic`, `topics`, `broker`, `admin`,
-`dead_letters`, `registry`, `schemas`, `namespaces`, `tables`, `movers`, `health`, `jobs`, `keys`, `roles`, `bindings`.
+doors need: `publisher`, `messages`, `topic`, `topics`, `broker`, `admin`, `dead_letters`, `registry`, `schemas`,
+`namespaces`, `tables`, `movers`, `ownership`, `health`, `jobs`, `keys`, `roles`, `bindings`, `telemetry`.
 
 A Node is open once it is created: `frazil.open` returns its embedded interface. `await start()` opens the parts that
 doors need: metadata store, broker, schema registry. Call it and `await stop()` on one event loop.
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -32,10 +31,11 @@ from frazil.core import access
 from frazil.core.access import Action, Resource
 from frazil.core.clock import Clock, SystemClock
 from frazil.core.disk import Disk
-from frazil.core.errors import BrokerOff, InvalidInput, InvalidSettings, MetadataInUse, SecurityOff, TryLater
+from frazil.core.errors import InvalidInput, InvalidSettings, MetadataInUse, SecurityOff, TryLater
 from frazil.core.extras import needs
 from frazil.core.names import TopicName
 from frazil.core.offsets import OffsetRange
+from frazil.core.partitions import topic_or_partitions
 from frazil.core.principal import LOCAL, Principal
 from frazil.core.sequences import Sent
 from frazil.core.settings import RetentionSettings, Settings, settings_of
@@ -49,16 +49,19 @@ from frazil.node.access.topic_quotas.parts import NO_QUOTAS
 from frazil.node.health.stats import BrokerStats, NodeStats, broker_stats, node_stats
 from frazil.node.jobs.verbs import Command
 from frazil.node.movers.last_report import LastReport
+from frazil.node.movers.lease import this_host
 from frazil.node.movers.movers import Movers
-from frazil.node.opening import open_to_move, open_topics
+from frazil.node.opening import open_to_move, open_topics, own_telemetry_of, traces_of
+from frazil.node.ownership.ownership import Ownership
+from frazil.node.ownership.single_owner import SingleOwner
+from frazil.node.parts import NodeParts
 from frazil.node.query.process import SqlProcess
+from frazil.node.request_ids import peer_of_call
 
 if TYPE_CHECKING:  # imported on first use: the embedded interface does not need these
     from frazil.broker.admin import BrokerAdmin
     from frazil.broker.broker import Broker
     from frazil.broker.delivery.assignment import Kind
-    from frazil.broker.topics.namespaces import Namespaces
-    from frazil.lake.maintenance.table_inspection import TableInspector
     from frazil.log.write.publishing import Outgoing
     from frazil.node.access.grants import BindingAdmin, KeyAdmin, RoleAdmin
     from frazil.node.access.opening import AccessParts
@@ -68,11 +71,12 @@ if TYPE_CHECKING:  # imported on first use: the embedded interface does not need
     from frazil.node.movers.status import PipelineProgress
     from frazil.node.publish.publishers import BatchPublisher, MessagePublisher
     from frazil.node.publish.traces import Traces
-    from frazil.node.threads import Threads
+    from frazil.node.telemetry.opening import TenantParts
+    from frazil.node.telemetry.own.exporter import OwnTelemetry
+    from frazil.node.telemetry.quotas import Charge
+    from frazil.node.telemetry.telemetry import Telemetry
     from frazil.node.topics.dead_letters import DeadLetterTopics
     from frazil.node.topics.topics import Topics
-    from frazil.registry.registry import SchemaRegistry
-    from frazil.registry.topics import TopicSchemas
 
 
 def _ignore(_: MetadataInUse) -> None:
@@ -95,14 +99,17 @@ def open_node(
     """
     settings = Settings.of_folder(None) if where is None else settings_of(where)
     status = LastReport(settings)
-    storage = open_to_move(settings, moves=moves, disk=disk, clock=clock, status=status)
+    storage = open_to_move(settings, moves=moves, disk=disk, clock=clock, status=status, serves=serves)
     try:
-        traces = _traces(settings, clock or SystemClock()) if serves else None
+        own = own_telemetry_of(settings, clock or SystemClock()) if serves else None
+        traces = traces_of(settings, clock or SystemClock(), own) if serves else None
     except BaseException:
         storage.close()
         raise
     has_broker = serves and settings.broker.enabled
-    return Node(storage, clock=clock, has_broker=has_broker, traces=traces, command=command, status=status)
+    return Node(
+        storage, clock=clock, has_broker=has_broker, traces=traces, command=command, status=status, own_telemetry=own
+    )
 
 
 def open_embedded(
@@ -120,7 +127,7 @@ def open_embedded(
     return Node(open_topics(where, disk=disk, clock=clock)).storage
 
 
-class Node:
+class Node(NodeParts):
     """A data folder with its parts. Create it anywhere; start it, use it by doors and stop it on one event loop."""
 
     def __init__(
@@ -132,6 +139,7 @@ class Node:
         traces: Traces | None = None,
         command: Command | None = None,
         status: LastReport | None = None,
+        own_telemetry: OwnTelemetry | None = None,
     ) -> None:
         """`has_broker`: `start` opens a broker. `status` is the mover's last report, which the storage reads too."""
         self.storage = storage
@@ -153,8 +161,13 @@ class Node:
         self._movers = Movers(self.settings, self.clock, None if traces is None else traces.reported, status)
         self._logs = LogList(storage)
         self._topics: Topics | None = None
+        self._ownership: Ownership = SingleOwner(this_host(), self.addresses, storage.names)
         self._health: NodeHealth | None = None
         self._jobs: AdminJobs | None = None
+        self._telemetry: Telemetry | None = None
+        self.tenant_parts: TenantParts | None = None
+        self.own_telemetry = own_telemetry
+        """What this process tells of itself, in its own tenant; None unless the settings want it."""
 
     # --- lifecycle
 
@@ -170,17 +183,31 @@ class Node:
                     from frazil.node.access.topic_quotas.opening import topic_quotas_open
                 self._access = await opened.enter_async_context(access_open(self.settings, self.clock))
                 self.gate, family = self._access.gate, self.topics(LOCAL).family
-                self._quotas = opened.enter_context(topic_quotas_open(self._access, self.storage, family, self.clock))
+
+                def elsewhere(name: TopicName) -> Mapping[TopicName, str | None]:
+                    return self._ownership.elsewhere(name)
+
+                self._quotas = opened.enter_context(
+                    topic_quotas_open(self._access, self.storage, family, self.clock, elsewhere)
+                )
             if self.has_broker:
                 from frazil.node.broker_parts import broker_parts_open
 
-                opening = broker_parts_open(self.storage, self.settings, self.clock, on_lost)
+                opening = broker_parts_open(self.storage, self.settings, self.clock, on_lost, self.addresses)
                 self.use(await opened.enter_async_context(opening))
+            if self.settings.telemetry.enabled:
+                from frazil.node.telemetry.opening import tenants_open
+
+                self.tenant_parts = await opened.enter_async_context(tenants_open(self, self._access))
+                if self._messages is not None:
+                    self._messages.tenants = self.tenant_parts.quotas
             topic = self.settings.security.audit.topic
             if self._access is not None and topic is not None:
                 from frazil.node.access.audit_log.topic import audit_topic_open
 
                 await opened.enter_async_context(audit_topic_open(self, self._access.audit, topic))
+            if self.own_telemetry is not None:  # last: it ends first, while everything can still be stored
+                await opened.enter_async_context(self.own_telemetry.running(self))
             self._opened = opened.pop_all()
 
     def use(self, parts: BrokerParts) -> None:
@@ -188,7 +215,13 @@ class Node:
         from frazil.node.publish.publishers import MessagePublisher
 
         self._parts = parts
+        self._ownership = parts.ownership or self._ownership
         self._messages = MessagePublisher(parts.checks, parts.broker.counts, self._traces, self._quotas.stored)
+
+    async def leave(self) -> None:
+        """Give the topics to other brokers of the cluster, within a time, while the doors still answer."""
+        if self._parts is not None and self._parts.ownership is not None:
+            await self._parts.ownership.leave()
 
     def end_streams(self) -> None:
         """Refuse new work for the broker; calls in progress are still answered. Stop the doors afterwards."""
@@ -218,7 +251,15 @@ class Node:
     def must(self, who: Principal, action: Action, resource: Resource) -> None:
         """Raise `PermissionDenied` if the caller may not. A door has checked before: then the audit log has it."""
         if not self.gate.allows(who, action, resource):
-            self.gate.check(who, action, resource)
+            self.gate.check(who, action, resource, peer_of_call())
+
+    def record_change(self, who: Principal, action: Action, what: str, how: str) -> None:
+        """Write a change to the audit log whose right does not name it: that of a key, a broker, the place of a topic.
+
+        Its line follows that of the right, with the same request id.
+        """
+        if self._access is not None:
+            self._access.audit.record(who, action, what, True, peer_of_call(), how)
 
     def owner(self, who: Principal) -> str | None:
         """Return the owner of producers and consumers that the caller creates; None while security is off."""
@@ -234,15 +275,15 @@ class Node:
 
     def keys(self, who: Principal) -> KeyAdmin:
         """Return the interface to API keys. All its calls block."""
-        return self._granting(who).keys
+        return self._granting(who).keys.telling(partial(self.record_change, who, Action.GRANT))
 
     def roles(self, who: Principal) -> RoleAdmin:
         """Return the interface to roles. All its calls block."""
-        return self._granting(who).roles
+        return self._granting(who).roles.telling(partial(self.record_change, who, Action.GRANT))
 
     def bindings(self, who: Principal) -> BindingAdmin:
         """Return the interface to bindings of roles to principals. All its calls block."""
-        return self._granting(who).bindings
+        return self._granting(who).bindings.telling(partial(self.record_change, who, Action.GRANT))
 
     def _granting(self, who: Principal) -> AccessParts:
         parts = self.access_parts(who)
@@ -272,7 +313,9 @@ class Node:
 
         found = self.topic(who, topic, Action.PRODUCE)
         stored = self._quotas.stored
-        charge = None if stored is None else stored.charge(who, found.log)
+        charge: Charge | None = None if stored is None else stored.charge(who, found.log)
+        if self.tenant_parts is not None and who is not LOCAL:
+            charge = self.tenant_parts.quotas.charge(found.log.name, charge)
         return BatchPublisher(found, None if self._parts is None else self._parts.checks, self._traces, charge)
 
     def messages(self, who: Principal) -> MessagePublisher:
@@ -302,6 +345,7 @@ class Node:
         resource = access.subscription(topic, subscription)
         self.must(who, Action.CONSUME, access.topic(topic))
         self.must(who, Action.CONSUME, resource)
+        self._must_own(TopicName.parse(topic))
         caller = Caller(self.owner(who), partial(has_lost, self.gate, self.settings, Action.CONSUME, resource))
         return await self.broker(who).subscribe(topic, subscription, kind, consumer, key_filters, caller)
 
@@ -318,6 +362,7 @@ class Node:
     def topic(self, who: Principal, name: str, action: Action = Action.READ) -> Topic:
         """Return a topic of the log, for the given action. Blocks."""
         self.must(who, action, access.topic(name))
+        self._must_own(TopicName.parse(name))
         return self.topics(who).open(name, create=False)
 
     def topic_names(self, who: Principal) -> list[str]:
@@ -336,6 +381,7 @@ class Node:
         schema: pa.Schema | None = None,
         reliable: bool = True,
         retention: RetentionSettings | None = None,
+        ack: str | None = None,
         also: Mapping[str, bytes] | None = None,
     ) -> list[TopicName]:
         """Create a topic, or all its partitions: all or none. With `schema` it is a typed topic.
@@ -351,6 +397,7 @@ class Node:
             schema=schema,
             reliable=reliable,
             retention=retention,
+            ack=ack,
             also=also,
             by=who,
         )
@@ -358,24 +405,26 @@ class Node:
     def describe_topic(self, who: Principal, topic: TopicName) -> dict[str, Any]:
         """Describe a topic, its log, its table and its users; or the sums of its partitions. Blocks."""
         self.must(who, Action.DESCRIBE, access.topic(str(topic)))
+        self._must_own(topic)
         return self.topics(who).describe(topic)
 
     async def delete_topic(self, who: Principal, topic: TopicName, *, force: bool = False) -> None:
         """Delete a topic, its partitions and all their state. Raises `TopicInUse` unless `force` is set."""
         self.must(who, Action.DELETE, access.topic(str(topic)))
+        if self._ownership.is_clustered:
+            for one in topic_or_partitions(topic, self._ownership.family(topic)):
+                self._must_own(one)
         topics = self.topics(who)
         await topics.run(topics.delete, topic, force=force)
 
+    def _must_own(self, topic: TopicName) -> None:
+        """Raise `NotOwner` or `TopicUnavailable` unless this broker serves the topic; a server that is alone does."""
+        if self._ownership.is_clustered:
+            self._ownership.must_own(topic)
+
     # --- queries
 
-    def query(
-        self,
-        who: Principal,
-        sql: str,
-        *,
-        snapshot: int | None = None,
-        at: str | None = None,
-    ) -> SqlProcess:
+    def query(self, who: Principal, sql: str, *, snapshot: int | None = None, at: str | None = None) -> SqlProcess:
         """Start a query over topics and tables, now or at a snapshot. It can open no other file of this host.
 
         What the caller may not read does not exist in the query.
@@ -413,17 +462,15 @@ class Node:
             logs = [one for one in logs if self.gate.allows(who, Action.DESCRIBE, access.topic(str(one.topic)))]
         return pipeline_page(self.settings, self.clock, logs, report, limit=limit, after=after)
 
-    # --- parts
+    # --- parts that need the others
 
-    def broker(self, who: Principal) -> Broker:
-        """Return the broker, for doors of message protocols."""
-        return self._broker_parts(who).broker
-
-    def admin(self, who: Principal) -> BrokerAdmin:
-        """Return the interface to inspect and change subscriptions."""
+    def admin(self, who: Principal, peer: str = "") -> BrokerAdmin:
+        """Return the interface to inspect and change subscriptions. `peer` is the caller's address, for the audit."""
         from frazil.broker.admin import BrokerAdmin
+        from frazil.node.topics.letter_topics import LetterTopics
 
-        return BrokerAdmin(self.broker(who))
+        letters = LetterTopics(self.gate, self.topics(who), self._ownership.elsewhere, who, peer)
+        return BrokerAdmin(self.broker(who), letters.allowed if self.gate.is_on else None)
 
     def dead_letters(self, who: Principal) -> DeadLetterTopics:
         """Return the interface to dead letters."""
@@ -432,68 +479,16 @@ class Node:
         def may_publish(topic: TopicName) -> None:
             self.must(who, Action.PRODUCE, access.topic(str(topic)))
 
-        return DeadLetterTopics(self.storage, lambda: self.broker(who), lambda: self.messages(who), may_publish, who)
+        parts = partial(self.broker, who), partial(self.messages, who), may_publish, partial(self.gate.transfer, who)
+        return DeadLetterTopics(self.storage, *parts, who)
 
-    def registry(self, who: Principal) -> SchemaRegistry:
-        """Return the registry of subjects and their versions. All its calls block."""
-        return self._broker_parts(who).registry
+    def telemetry(self, who: Principal) -> Telemetry:  # noqa: ARG002 - each of its calls takes the caller
+        """Return the interface to tenants and their requests. Use it on the event loop of the node."""
+        if self._telemetry is None:
+            from frazil.node.telemetry.telemetry import Telemetry
 
-    def schemas(self, who: Principal) -> TopicSchemas:
-        """Return the schema settings of topics. All calls block."""
-        return self._broker_parts(who).topics
-
-    def schema_threads(self, who: Principal) -> Threads:
-        """Return threads for calls of `registry` and `schemas`: a hanging metadata store delays no topic."""
-        return self._broker_parts(who).threads
-
-    def namespaces(self, who: Principal) -> Namespaces:
-        """Return the namespaces. All calls block."""
-        return self._broker_parts(who).namespaces
-
-    def tables(self, who: Principal) -> TableInspector:  # noqa: ARG002 - every caller may do everything
-        """Return the tables of the catalog. All calls block."""
-        with needs():
-            from frazil.lake.maintenance.table_inspection import TableInspector
-        return TableInspector(self.settings)
-
-    def movers(self, who: Principal) -> Movers:  # noqa: ARG002 - every caller may do everything
-        """Return the mover lease and the mover's status."""
-        return self._movers
-
-    def health(self, who: Principal) -> NodeHealth:
-        """Return readiness and problems."""
-        if self._health is None:
-            from frazil.node.health.readiness import NodeHealth
-
-            self._health = NodeHealth(self.storage, self.movers(who), self.clock)
-        return self._health
-
-    def jobs(self, who: Principal) -> AdminJobs:  # noqa: ARG002 - every caller may do everything
-        """Return long-running work in separate processes: proofs, table maintenance, log checks."""
-        if self._jobs is None:
-            from frazil.node.jobs.jobs import AdminJobs
-
-            self._jobs = AdminJobs.of(self._command or self._own_command, self.clock)
-        return self._jobs
+            self._telemetry = Telemetry(self)
+        return self._telemetry
 
     def _broker_or_none(self) -> Broker | None:
         return self.broker(LOCAL) if self.has_broker else None
-
-    def _broker_parts(self, who: Principal) -> BrokerParts:  # noqa: ARG002 - every caller may do everything
-        if not self.has_broker:
-            raise BrokerOff
-        if self._parts is None:
-            raise TryLater("the broker is not open yet; try again")
-        return self._parts
-
-    def _own_command(self, *verb: str) -> list[str]:
-        return [sys.executable, "-m", "frazil", *verb, "--data", str(self.settings.data)]
-
-
-def _traces(settings: Settings, clock: Clock) -> Traces | None:
-    """Import OpenTelemetry only if traces are configured: it is an extra, and slow to import."""
-    if settings.traces.endpoint is None:
-        return None
-    with needs(lambda hint: InvalidSettings(f"traces.endpoint: {hint}, or leave the endpoint out")):
-        from frazil.node.publish.traces import Traces
-    return Traces(settings, clock)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from frazil.core.clock import Clock
+from frazil.core.clock import Clock, SystemClock
 from frazil.core.disk import Disk, LocalDisk
+from frazil.core.errors import InvalidSettings
 from frazil.core.extras import needs
 from frazil.core.offsets import OffsetRange, Place
 from frazil.core.settings import Settings, check_lake_folder, settings_of
@@ -18,9 +19,12 @@ from frazil.core.tiers import Extent, Gone, Tier, TierBatches
 from frazil.log.metrics import LogMetrics
 from frazil.log.read.history import ColderTiers
 from frazil.log.retention.dropped import dropped_ranges
+from frazil.log.retention.guards import Guard
 from frazil.log.stats import LogSide, TableSide
 from frazil.log.storage import Storage, open_storage
 from frazil.log.topic_log import TopicLog
+from frazil.log.write.stored_groups import GroupStores
+from frazil.node.member.requirements import check_cluster
 from frazil.node.movers.table_progress import MoverStatus, status_of
 from frazil.node.retention import guards_of
 from frazil.node.tiers.table_figures import TableQuestion, table_side
@@ -29,6 +33,9 @@ from frazil.node.topics.freshness import append_time_us
 if TYPE_CHECKING:  # importing PyIceberg takes a second, and most users of a folder never read a table
     from frazil.lake.read.history import TableHistories, TableHistory
     from frazil.lake.read.tier import TableTier
+    from frazil.node.objects.parts import ObjectParts
+    from frazil.node.publish.traces import Traces
+    from frazil.node.telemetry.own.exporter import OwnTelemetry
 
 
 def open_topics(
@@ -52,25 +59,59 @@ def open_to_move(
     disk: Disk | None = None,
     clock: Clock | None = None,
     status: MoverStatus | None = None,
+    serves: bool = False,
 ) -> Storage:
     """Open a data folder in a process that moves rows, or should: retention keeps rows until they are in their tables.
 
-    `status` is the mover's last report in this process; if None, it is read from the file.
+    `status` is the mover's last report in this process; if None, it is read from the file. Only a process that `serves`
+    opens the folder of a broker of a cluster: it opens the topics that it owns by then.
     """
-    return _opened(settings, disk, clock, moves=moves, status=status)
+    return _opened(settings, disk, clock, moves=moves, status=status, serves=serves)
 
 
 def _opened(
-    settings: Settings, disk: Disk | None, clock: Clock | None, *, moves: bool, status: MoverStatus | None = None
+    settings: Settings,
+    disk: Disk | None,
+    clock: Clock | None,
+    *,
+    moves: bool,
+    status: MoverStatus | None = None,
+    serves: bool = False,
 ) -> Storage:
     check_lake_folder(settings)
-    return open_storage(
-        settings,
-        disk=disk,
-        clock=clock,
-        colder_of=Histories(settings, status),
-        guards_of=lambda: guards_of(settings, disk or LocalDisk(), moves=moves),
-    )
+    check_cluster(settings, serves=serves)
+    histories = Histories(settings, status)
+
+    def guards() -> list[Guard]:
+        """Once the folder is owned: object parts open the metadata store, which may be a file in it."""
+        found = guards_of(settings, disk or LocalDisk(), moves=moves)
+        if settings.objects.enabled:
+            histories.parts = _object_parts(settings, clock or SystemClock())
+            found = [*found, histories.parts.guard]
+        return found
+
+    def groups() -> GroupStores | None:
+        return None if histories.parts is None else histories.parts.acks
+
+    try:
+        storage = open_storage(
+            settings, disk=disk, clock=clock, colder_of=histories, guards_of=guards, groups_of=groups
+        )
+    except BaseException:
+        if histories.parts is not None:
+            histories.parts.close()
+        raise
+    if settings.cluster.enabled:
+        storage.admission.withhold_all()
+    if histories.parts is not None:
+        histories.parts.start(storage)
+    return storage
+
+
+def _object_parts(settings: Settings, clock: Clock) -> ObjectParts:
+    with needs(lambda hint: InvalidSettings(f"objects.enabled: {hint}", field="objects.enabled")):
+        from frazil.node.objects.parts import ObjectParts
+    return ObjectParts(settings, clock)
 
 
 class Histories:
@@ -81,9 +122,15 @@ class Histories:
         self._guard = threading.Lock()
         self._tables: TableHistories | None = None
         self._status = status or status_of(settings)
+        self.parts: ObjectParts | None = None
+        """The object tier of the folder; None if it is off."""
 
     def __call__(self, log: TopicLog) -> ColderTiers:
-        return ColderTiers() if self._settings.data is None else ColderTiers(_LateHistory(self, log))
+        table = None if self._settings.data is None else _LateHistory(self, log)
+        if self.parts is None:
+            return ColderTiers(table)
+        tier = self.parts.tier_of(log)
+        return ColderTiers(table, (tier,), tier.announced, tier)
 
     def of(self, log: TopicLog) -> TableHistory | None:
         """Return None if there is no lake at all: the mover creates an embedded one, never a reader."""
@@ -183,3 +230,24 @@ class _CountedBatches:
 
     def close(self) -> None:
         self._batches.close()
+
+
+def own_telemetry_of(settings: Settings, clock: Clock) -> OwnTelemetry | None:
+    if not settings.telemetry.own:
+        return None
+    with needs(lambda hint: InvalidSettings(f"telemetry.own: {hint}, or leave it out")):
+        from frazil.node.telemetry.own.exporter import OwnTelemetry
+    return OwnTelemetry(settings, clock)
+
+
+def traces_of(settings: Settings, clock: Clock, own: OwnTelemetry | None = None) -> Traces | None:
+    """Import OpenTelemetry only if traces are configured: it is an extra, and slow to import."""
+    if settings.traces.endpoint is None and own is None:
+        return None
+    setting = "telemetry.own" if settings.traces.endpoint is None else "traces.endpoint"
+    with needs(lambda hint: InvalidSettings(f"{setting}: {hint}, or leave it out")):
+        from frazil.node.publish.traces import Traces
+    traces = Traces(settings, clock, None if own is None else own.put_spans)
+    if own is not None:
+        own.flush_spans = traces.flush
+    return traces

@@ -1,11 +1,13 @@
-"""Topics read through the catalog alone, by a process that has neither the log nor its owner.
+"""Topics read through the catalog and the object store, by a process that has neither the log nor its owner.
 
-It sees a row once the mover has committed it. Followers poll the catalog every `reader.poll_interval_ms`. Errors are
-raised, and the reader keeps its position: call it again once the problem is fixed, and it continues from there.
+It sees a row once the mover has committed it; with the object tier, once it is uploaded. Followers poll every
+`reader.poll_interval_ms`. Errors are raised, and the reader keeps its position: call it again once the problem is
+fixed, and it continues from there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -23,14 +25,17 @@ from frazil.core.names import TopicName
 from frazil.core.offsets import OffsetRange
 from frazil.core.process.own_process import OwnProcess
 from frazil.core.settings import Settings, settings_of
-from frazil.core.tiers import Extent, Gone, TierBatches, TierWalk
+from frazil.core.tiers import Extent, Gone, Tier, TierBatches, TierWalk
 from frazil.log.read.positions import Start, check_end, check_start, resolve
 from frazil.log.stats import TableTierFigures, Tiers
 from frazil.log.topic import MessageReader
+from frazil.node.tiers.objects import open_object_logs
 
 if TYPE_CHECKING:  # PyIceberg takes a second to import
     from frazil.lake.read.tier import TableTier
     from frazil.lake.tables.topics import TableTopic, TableTopics
+    from frazil.node.tiers.uploaded import UploadedRows
+    from frazil.objects.known import KnownLog, ObjectsOfLogs
 
 _FORKED = "open it in each process, started with multiprocessing's spawn"
 
@@ -43,7 +48,9 @@ def open_read_only(where: str | os.PathLike[str] | Settings | Mapping[str, Any])
     with needs():
         from frazil.lake.tables.topics import TableTopics
     settings = settings_of(where)
-    return ReadOnlyStorage(TableTopics(settings), settings.reader.poll_interval_ms)
+    with contextlib.ExitStack() as opened:
+        objects = opened.enter_context(open_object_logs(settings))
+        return ReadOnlyStorage(TableTopics(settings), settings.reader.poll_interval_ms, objects, opened.pop_all())
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +76,18 @@ class ReadOnlyStats:
 class ReadOnlyStorage:
     """The topics of a catalog. Thread-safe. Closing it ends all followers."""
 
-    def __init__(self, tables: TableTopics, poll_interval_ms: int) -> None:
+    def __init__(
+        self,
+        tables: TableTopics,
+        poll_interval_ms: int,
+        objects: ObjectsOfLogs | None,
+        opened: contextlib.ExitStack,
+    ) -> None:
+        """`opened` is closed with the storage."""
         self._tables = tables
         self._poll_interval_ms = poll_interval_ms
+        self._objects = objects
+        self._opened = opened
         self._closed = threading.Event()
         self._process = OwnProcess("the read-only storage", _FORKED)
 
@@ -83,10 +99,12 @@ class ReadOnlyStorage:
     def topic(self, name: str) -> ReadOnlyTopic:
         self._process.check()
         found = self._tables.find(TopicName.parse(name))
-        return ReadOnlyTopic(self._tables, found, self._closed, self._process, self._poll_interval_ms)
+        known = None if self._objects is None else self._objects.of(found.log_id)
+        return ReadOnlyTopic(self._tables, found, known, self._closed, self._process, self._poll_interval_ms)
 
     def close(self) -> None:
         self._closed.set()
+        self._opened.close()
 
     def __enter__(self) -> Self:
         return self
@@ -104,12 +122,14 @@ class ReadOnlyTopic:
         self,
         tables: TableTopics,
         found: TableTopic,
+        objects: KnownLog | None,
         closed: threading.Event,
         process: OwnProcess,
         poll_interval_ms: int,
     ) -> None:
         self._tables = tables
         self._found = found
+        self._objects = objects
         self._closed = closed
         self._process = process
         self.poll_interval_ms = poll_interval_ms
@@ -124,8 +144,8 @@ class ReadOnlyTopic:
         return self._found.own
 
     def read(self, start: Start = "earliest", *, end: int | None = None, follow: bool = False) -> ReadOnlyMessages:
-        """Read messages from `start` up to `end`, by default the table's current end; with
-        `follow`, also later ones."""
+        """Read messages from `start` up to `end`, by default the current end of table and objects; with `follow`, also
+        later ones."""
         self.check_is_message_topic()
         return ReadOnlyMessages(self.read_batches(start, end=end, follow=follow))
 
@@ -135,9 +155,11 @@ class ReadOnlyTopic:
         """Read Arrow batches; each row has its `_offset` and `_append_time`."""
         check_start(start)
         check_end(end)
-        found = self.look()
-        at = resolve(self.name, (self.tier(found),), start, found.end)
-        stop = end if follow else found.end if end is None else min(end, found.end)
+        found, uploaded = self.look(), self.uploaded()
+        now_end = found.end if uploaded is None else max(found.end, uploaded.end)
+        tiers: list[Tier] = [self.tier(found)] if uploaded is None else [uploaded, self.tier(found)]
+        at = resolve(self.name, tiers, start, now_end)
+        stop = end if follow else now_end if end is None else min(end, now_end)
         return ReadOnlyBatches(self, at, stop)
 
     def stats(self) -> ReadOnlyStats:
@@ -187,6 +209,14 @@ class ReadOnlyTopic:
             from frazil.lake.read.tier import TableTier
         return TableTier(self._tables.history(found), found.stored)
 
+    def uploaded(self) -> UploadedRows | None:
+        """Return the rows in objects, read in the form of the table; None without the object tier."""
+        if self._objects is None:
+            return None
+        from frazil.node.tiers.uploaded import UploadedRows
+
+        return UploadedRows(self._objects, self._found.stored)
+
     def wait(self) -> None:
         """Wait until the next poll; raises `Closed` if there is no more to come."""
         self.check_process()
@@ -195,7 +225,7 @@ class ReadOnlyTopic:
 
 
 class CommittedRows:
-    """The only tier of a topic that is read through the catalog: the rows of its table that are committed now."""
+    """A tier of a topic that is read through the catalog: the rows of its table that are committed now."""
 
     is_in_memory = False
 
@@ -222,7 +252,8 @@ class ReadOnlyBatches(TierWalk, Iterator[pa.RecordBatch]):
     """Batches from an offset up to `end`, or without end. Not thread-safe."""
 
     def __init__(self, topic: ReadOnlyTopic, start: int, end: int | None) -> None:
-        super().__init__((CommittedRows(topic),), start, end)
+        uploaded, committed = topic.uploaded(), CommittedRows(topic)
+        super().__init__((committed,) if uploaded is None else (uploaded, committed), start, end)
         self._topic = topic
 
     def poll(self) -> pa.RecordBatch | None:

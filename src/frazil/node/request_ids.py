@@ -25,12 +25,16 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Request:
-    __slots__ = ("_id", "is_given", "trace_parent")
+    __slots__ = ("_id", "call", "is_given", "peer", "trace_parent")
 
     def __init__(self, given: str | None = None, trace_parent: str | None = None) -> None:
         self.is_given = given is not None and _SANE.fullmatch(given) is not None
         self._id = given if self.is_given else None
         self.trace_parent = trace_parent
+        self.call = ""
+        """The gRPC method or the HTTP route, once it is known. Nothing in it is the caller's own text."""
+        self.peer = ""
+        """The caller's address, once its rights were checked."""
 
     @property
     def id(self) -> str:
@@ -54,6 +58,12 @@ def begin(headers: Iterable[tuple[str, str | bytes]]) -> Request:
 
 def current() -> Request | None:
     return _current.get()
+
+
+def peer_of_call() -> str:
+    """Return the address of the current caller, for the audit log; empty if it is not known."""
+    request = current()
+    return "" if request is None else request.peer
 
 
 class RequestIds:

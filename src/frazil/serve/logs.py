@@ -70,8 +70,9 @@ def log_to_stderr(*, as_json: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if as_json else HumanLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio"):
+    for name in ("uvicorn", "uvicorn.access", "asyncio"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # a warning for each broken request: see `frazil.serve`
 
 
 def log_what_others_write() -> None:

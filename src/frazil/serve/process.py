@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 
 import uvicorn
+from prometheus_client.registry import Collector
 
 from frazil.core.clock import SystemClock
 from frazil.core.errors import FrazilError
@@ -22,7 +23,8 @@ from frazil.doors.descriptors import BoundedHttp, raise_limit
 from frazil.doors.flight.door import FlightDoor
 from frazil.doors.flight.metrics import FlightCollector
 from frazil.doors.http.door import make_app
-from frazil.doors.listen import address_of, listening
+from frazil.doors.listen import address_of, for_others, listening
+from frazil.doors.otlp.counts import OtlpCollector, OtlpCounts
 from frazil.doors.secure_http import SecureHttp, SecureListener
 from frazil.doors.tls import DoorTls, protect, served_certificates
 from frazil.log.folder.ownership import published_addresses
@@ -37,6 +39,8 @@ from frazil.serve.logs import log_to_stderr
 from frazil.serve.mover_process import MoverProcess
 
 STOP_SECONDS_MAX = 5
+DOORS = ("http", "flight", "danube", "admin", "otlp_grpc", "otlp_http")
+"""Names of addresses that are announced."""
 _SWITCH_INTERVAL_SECONDS = 0.0005
 """Short thread switches: a committer that returns from the disk must not wait 5 ms for the interpreter."""
 
@@ -71,7 +75,9 @@ def serve_until_stopped(
     ):
         raise_limit()
         moving = _mover(mover, node.movers(LOCAL))
-        node.addresses["http"] = f"{'http' if tls is None else 'https'}://{address_of(door)}"
+        scheme, at, http = "http" if tls is None else "https", address_of(door), settings.http
+        node.addresses["http"] = f"{scheme}://{at}"
+        node.addresses["http_advertised"] = f"{scheme}://{for_others(http.host, at, http.advertised)}"
         flight = FlightDoor(node, settings.flight, movers=True)
 
         def announce() -> None:
@@ -81,8 +87,12 @@ def serve_until_stopped(
                 moving.start()
                 running.callback(moving.stop)
 
-        app = RequestIds(make_app(node, [FlightCollector(flight.counts)]))
-        server = _Server(app, Doors(node, flight), announce, running.close, tls)
+        collectors: list[Collector] = [FlightCollector(flight.counts)]
+        otlp = OtlpCounts() if settings.telemetry.enabled else None
+        if otlp is not None:
+            collectors.append(OtlpCollector(otlp))
+        app = RequestIds(make_app(node, collectors))
+        server = _Server(app, Doors(node, flight, otlp), announce, running.close, tls)
         _run(server, door, node.health(LOCAL).opening, running)
         _log.info("stopping: syncing and releasing the folder")
     _log.info("stopped")
@@ -118,16 +128,14 @@ def _announce(addresses: dict[str, str], settings: Settings, as_json: bool) -> N
     address = addresses["http"]
     if as_json:
         values = {"address": address, **addresses, "data": str(settings.data)}
-        line = json.dumps(
-            {name: values[name] for name in ("address", "flight", "danube", "admin", "data") if name in values}
-        )
+        line = json.dumps({name: values[name] for name in ("address", *DOORS[1:], "data") if name in values})
     else:
         line = f"frazil listens on {address}, data in {settings.data}"
     try:
         print(line, flush=True)  # noqa: T201
     except OSError as error:
         _log.warning("stdout is closed: %s", error.strerror)  # no reason to stop serving
-    doors = ", ".join(addresses[name] for name in ("http", "flight", "danube", "admin") if name in addresses)
+    doors = ", ".join(addresses[name] for name in DOORS if name in addresses)
     _log.info("listening on %s", doors, extra={**addresses, "data": str(settings.data)})
 
 

@@ -104,6 +104,15 @@ class Readers:
                 found[self._partition(name)] = without(OffsetRange(0, end), gaps(table, log_id))
         return found
 
+    def uploaded(self) -> dict[int, list[OffsetRange]]:
+        """By partition the offsets in objects."""
+        return {
+            self._partition(name): [
+                one.range for one in self._of.uploads.of(self._of.topic(name).log).load().all() if one.range is not None
+            ]
+            for name in self._of.names
+        }
+
     def accepted(self) -> set[Place]:
         """Rows that a person has accepted as missing from the table."""
         table = self._of.table()
@@ -114,8 +123,8 @@ class Readers:
             for offset in range(gap.start, gap.end)
         }
 
-    def catalog_alone(self) -> Rows:
-        """Of the logs that the table has rows of."""
+    def without_owner(self) -> Rows:
+        """Of the logs that the table has rows of: from table and objects."""
         held = self.held()
         with open_read_only(self._of.settings) as tables:
             return collected(

@@ -8,9 +8,9 @@ from agreement import check
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from random_columns import Table, tables
-from topic_history import LOG_STEPS, LOSING_STEPS, TABLE_STEPS, history_of
+from topic_history import LOG_STEPS, LOSING_STEPS, OBJECT_STEPS, TABLE_STEPS, history_of
 
-STEPS = st.lists(st.sampled_from(LOG_STEPS + TABLE_STEPS + LOSING_STEPS), min_size=3, max_size=6)
+STEPS = st.lists(st.sampled_from(LOG_STEPS + OBJECT_STEPS + TABLE_STEPS + LOSING_STEPS), min_size=3, max_size=6)
 
 
 @pytest.mark.filterwarnings("ignore:Delete operation did not match any records")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -20,11 +21,16 @@ from random_columns import widened
 
 import frazil
 from frazil.core.settings import RetentionSettings, Settings, make_settings
+from frazil.core.stored_objects import held_from
 from frazil.lake.tables.accept import accept
 from frazil.lake.tables.schema import TableName, table_of
 from frazil.lake.tables.token import ends
+from frazil.meta.opening import META_FILE
+from frazil.meta.sqlite import SqliteStore
+from frazil.objects.manifests import Manifests
 from parts.in_process import MoverHere
-from parts.moving import Floor, open_guarded
+from parts.moving import Floor
+from parts.owner_uploads import OwnerUploads
 from parts.table_rewrites import expire, remove_unneeded_files, rewrite
 
 TOPIC = "/shop/orders"
@@ -34,6 +40,7 @@ CONFIG = "frazil.yaml"
 KEYS = st.none() | st.sampled_from([b"a", b"", b"\xff"])
 
 LOG_STEPS = ["publish", "publish", "move", "move", "empty", "widen", "again"]
+OBJECT_STEPS = ["upload", "upload", "upload", "empty", "remove objects", "wipe manifests"]
 TABLE_STEPS = ["rewrite", "expire", "add", "rename", "rename", "swap", "repartition", "forget"]
 LOSING_STEPS = ["delete", "roll back", "accept", "accept"]
 
@@ -41,8 +48,16 @@ LOSING_STEPS = ["delete", "roll back", "accept", "accept"]
 class History:
     """`do` takes a step by its name. Steps that make no sense at the moment do nothing."""
 
-    def __init__(self, settings: Settings, storage: frazil.Storage, floor: Floor, kind: TableKind) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        storage: frazil.Storage,
+        floor: Floor,
+        kind: TableKind,
+        uploads: OwnerUploads,
+    ) -> None:
         self.settings = settings
+        self.uploads = uploads
         self.storage = storage
         self.floor = floor
         self.schema = kind.schema
@@ -87,6 +102,18 @@ class History:
                 self._move()
             case "empty":
                 self._empty_logs()
+            case "upload":
+                for name in self.names:
+                    self.uploads.upload(self.topic(name).log, objects_max=data.draw(st.none() | st.just(1)))
+            case "remove objects":
+                held = {} if table is None else ends(table)
+                for name in self.names:
+                    log = self.topic(name).log
+                    self.uploads.remove_below(log, held.get(log.log_id, 0))
+            case "wipe manifests":
+                for name in self.names:
+                    assert self.uploads.known.manifests is not None
+                    self.uploads.known.manifests.remove_log(self.topic(name).log.log_id)
             case "widen" if self.schema is not None:
                 self.schema = widened(self.schema, self._changes)
                 for name in self.names:
@@ -125,10 +152,13 @@ class History:
                     self.ids.setdefault(field.field_id, field.name)
 
     def _empty_logs(self) -> None:
-        """Retention takes what the table has."""
+        """Retention takes what the table or the objects have."""
         floor = self.floor
         table = self.table()
         floor.ends = {} if table is None else dict(ends(table))
+        for name in self.names:
+            log = self.topic(name).log
+            floor.ends[log.log_id] = max(floor.ends.get(log.log_id, 0), self.uploads.end(log))
         for name in self.names:
             self.storage.set_retention(name, RetentionSettings(age_ms=1))
         self.storage.maintain()
@@ -165,12 +195,13 @@ class History:
                 for name in self.names:
                     with contextlib.suppress(frazil.FrazilError):
                         log = self.topic(name).log
+                        first = held_from(log.first_offset, self.uploads.of(log).load().all())
                         number, move_id = table_of(log.name)[1], str(uuid.uuid4())
                         accept(
                             self._here.catalog,
                             TABLE,
                             log.log_id,
-                            log.first_offset,
+                            first,
                             move_id,
                             log.schema,
                             partition=number,
@@ -188,7 +219,11 @@ class History:
                     path, f"renamed {self._changes}" if path[-1] != "_offset" else f"at{self._changes}"
                 )
             return
-        fields = [field for field in table.schema().fields if not field.name.startswith("_")]
+        taken = {field.name for spec in table.specs().values() for field in spec.fields}
+        """A column cannot get the name of a partition field of another one."""
+        fields = [
+            field for field in table.schema().fields if not field.name.startswith("_") and field.name not in taken
+        ]
         pairs = [(one.name, two.name) for one in fields for two in fields if one.name < two.name]
         if pairs:
             one, two = data.draw(st.sampled_from(pairs))
@@ -231,8 +266,12 @@ def history_of(kind: TableKind, data: str = "da[t]a", catalog: str = "frazil") -
     with tempfile.TemporaryDirectory() as folder:
         own = {} if kind.partitioning is None else {TOPIC: {"partitioning": list(kind.partitioning)}}
         wal = {"max_file_size": 64 * 1024, "cache_capacity": 0}
-        (Path(folder) / CONFIG).write_text(f"catalog:\n  name: {catalog}\n", encoding="utf-8")
-        ours = make_settings({"data": Path(folder) / data, "wal": wal, "topics": own, "catalog": {"name": catalog}})
+        objects = {"enabled": True, "store": {"type": "memory", "bucket": folder}}
+        shared = {"catalog": {"name": catalog}, "objects": objects}
+        (Path(folder) / CONFIG).write_text(json.dumps(shared), encoding="utf-8")
+        ours = make_settings({"data": Path(folder) / data, "wal": wal, "topics": own, **shared})
         floor = Floor()
-        with open_guarded(ours, floor) as storage:
-            yield History(ours, storage, floor, kind)
+        with contextlib.closing(SqliteStore(Path(folder) / data / META_FILE)) as meta:
+            uploads = OwnerUploads(ours, Manifests(meta))
+            with uploads.open(floor) as storage:
+                yield History(ours, storage, floor, kind, uploads)

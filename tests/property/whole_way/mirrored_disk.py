@@ -10,14 +10,15 @@ import contextlib
 import os
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from typing_extensions import Buffer
 
 from frazil.core.disk import File, FolderEntry, FolderLock
-from frazil.testing import FaultyDisk
+from frazil.testing import FaultyDisk, PowerCut
 
 
 class MirroredDisk:
@@ -151,3 +152,19 @@ def _walk(disk: FaultyDisk, folder: Path) -> Iterator[tuple[Path, bool]]:
 def _remove_if_empty(folder: Path) -> None:
     with contextlib.suppress(OSError):
         folder.rmdir()
+
+
+def ignore_power_cuts() -> Callable[[], None]:
+    """Threads of the log that die with the machine say nothing; returns what undoes it."""
+    before = threading.excepthook
+
+    def hook(args: Any) -> None:
+        if not isinstance(args.exc_value, PowerCut):
+            before(args)
+
+    threading.excepthook = hook
+
+    def undo() -> None:
+        threading.excepthook = before
+
+    return undo

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from actors import Client
 from nth_fault import PARTS, CountedDisk, NthFault, Part, count_catalog, counted_classes
 from subscribers import Subscribers
-from world import KIB, Client, World
+from world import KIB, World
 
 from frazil import FrazilError, RetentionSettings
 

@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from actors import Client, Killed
 from hypothesis import HealthCheck, Phase, seed, settings, stateful
 from hypothesis import strategies as st
+from mirrored_disk import ignore_power_cuts
 from pyiceberg.exceptions import CommitFailedException, ServiceUnavailableError
-from world import KIB, Client, Killed, World, ignore_power_cuts
+from world import KIB, World
 
 from frazil import RetentionSettings, SyncMode
 

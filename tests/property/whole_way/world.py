@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import random
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import faces
+from actors import Client, Killed, MoverProcess
 from lake_hands import LakeHands
 from mirrored_disk import MirroredDisk
 from promises import LogPromises, Rows, owner_of
@@ -44,36 +43,6 @@ from frazil.testing.jobs import InProcessJobs
 KIB = 1024
 SEGMENT_BYTES = 64 * KIB
 AHEAD = "the table is ahead of the log"
-
-
-class Killed(BaseException):
-    """The mover's process is gone: no code of it runs on, so no `except Exception` may catch it."""
-
-
-@dataclass
-class MoverProcess:
-    """One mover with a catalog of its own, as another process would have; `fault` is called around each commit."""
-
-    mover: Mover
-    jobs: InProcessJobs
-    status: StatusFile
-    catalog: Any
-    commit: Callable[..., Any]
-    stale: set[str] = field(default_factory=set)
-    """Topics whose tables people changed since this mover met them: its next move of one of them may fail, once."""
-
-
-@dataclass
-class Client:
-    """A client that numbers its rows. What it sent without an answer it may send again."""
-
-    producer: str
-    topic: str
-    log_id: str = ""
-    id: str = ""
-    epoch: int = 0
-    sequence: int = 0
-    in_flight: list[tuple[Sent, list[bytes]]] = field(default_factory=list)
 
 
 class World:
@@ -518,19 +487,3 @@ class World:
             for process in self.movers:
                 process.catalog.engine.dispose()
             self.lake.close()
-
-
-def ignore_power_cuts() -> Callable[[], None]:
-    """Threads of the log that die with the machine say nothing; returns what undoes it."""
-    before = threading.excepthook
-
-    def hook(args: Any) -> None:
-        if not isinstance(args.exc_value, PowerCut):
-            before(args)
-
-    threading.excepthook = hook
-
-    def undo() -> None:
-        threading.excepthook = before
-
-    return undo

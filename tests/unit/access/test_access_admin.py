@@ -15,6 +15,7 @@ import pytest
 
 import frazil
 from frazil.cli.main import main
+from frazil.core import access
 from frazil.core.access import SERVER, Action
 from frazil.core.principal import LOCAL, Principal
 from frazil.core.settings import make_settings
@@ -125,7 +126,7 @@ def test_roles_and_bindings_over_http(tmp_path: Path) -> None:
                 "rules": [RULE],
             }
             names = [one["name"] for one in (await client.get("/v1/roles")).json()["items"]]
-            assert names == ["admin", "consumer", "mine", "operator", "producer", "reader"]
+            assert names == ["admin", "consumer", "mine", "operator", "producer", "reader", "tenant"]
             for role in ("admin", "mine"):
                 body = {"principal": "jwt:alice", "role": role}
                 assert (await client.post("/v1/bindings", json=body)).status_code == 201
@@ -138,10 +139,46 @@ def test_roles_and_bindings_over_http(tmp_path: Path) -> None:
                 gone = await client.delete("/v1/bindings", params={"principal": "jwt:alice", "role": role})
                 assert gone.json()["deleted"] is True
             assert not node.gate.allows(who, Action.GRANT, SERVER)
-            assert (await client.delete("/v1/roles/mine")).status_code == 200
+            assert (await client.delete("/v1/roles/mine", params={"force": True})).status_code == 200
             assert (await client.get("/v1/roles/mine")).status_code == 404
             missing = await client.delete("/v1/bindings", params={"principal": "jwt:alice", "role": "admin"})
             assert missing.json()["error"] == "grant_not_found"
+
+    asyncio.run(run())
+
+
+def test_a_role_that_only_tokens_name_keeps_its_denial_until_its_deletion_is_forced(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with served(tmp_path) as (node, client):
+            carol, hidden = Principal("jwt:carol", ("producer", "quiet")), access.topic("/shop/secret")
+            assert (await client.put("/v1/roles/quiet", json={"rules": [RULE]})).status_code == 200
+            assert not node.gate.allows(carol, Action.PRODUCE, hidden)
+            refused = await client.delete("/v1/roles/quiet")
+            assert refused.status_code == 400
+            assert (refused.json()["field"], refused.json()["denials"]) == ("name", 1)
+            assert "tokens may name it" in refused.json()["message"]
+            assert not node.gate.allows(carol, Action.PRODUCE, hidden), "it is still denied"
+            body = {"principal": "jwt:alice", "role": "quiet"}
+            assert (await client.post("/v1/bindings", json=body)).status_code == 201
+            bound = await client.delete("/v1/roles/quiet", params={"force": True})
+            assert (bound.status_code, bound.json()["bindings"]) == (400, 1)
+            assert (await client.delete("/v1/bindings", params=body)).status_code == 200
+            assert (await client.delete("/v1/roles/quiet", params={"force": True})).status_code == 200
+            assert node.gate.allows(carol, Action.PRODUCE, hidden), "an unknown role denies nothing"
+            allowing = {"rules": [RULE | {"effect": "allow"}]}
+            assert (await client.put("/v1/roles/loud", json=allowing)).status_code == 200
+            assert (await client.delete("/v1/roles/loud")).status_code == 200
+
+    asyncio.run(run())
+
+
+def test_a_role_that_cannot_be_read_may_deny_something(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with served(tmp_path) as (node, client):
+            directory = node.access_parts(LOCAL).gate.directory
+            await asyncio.to_thread(directory.change, "/security/roles/mine", lambda _: b'{"rules": [{"later": 1}]}')
+            assert (await client.delete("/v1/roles/mine")).json()["denials"] == 1
+            assert (await client.delete("/v1/roles/mine", params={"force": True})).status_code == 200
 
     asyncio.run(run())
 
@@ -214,12 +251,13 @@ def test_the_verbs_work_on_the_folder(tmp_path: Path, capsys: pytest.CaptureFixt
     assert [one["id"] for one in run("keys", "list")] == [key["id"]]
     assert run("roles", "set", "mine", str(file))["rules"] == [RULE]
     assert run("roles", "show", "mine")["built_in"] is False
-    assert len(run("roles", "list")) == 6
+    assert len(run("roles", "list")) == 7
     run("bindings", "add", key["principal"], "mine", "--scope", "/shop/*")
     assert [one["scope"] for one in run("bindings", "list", "--principal", key["principal"])] == ["/shop/*"]
     assert run("bindings", "remove", key["principal"], "mine", code=3)["error"] == "grant_not_found"
     run("bindings", "remove", key["principal"], "mine", "--scope", "/shop/*")
-    assert run("roles", "delete", "mine")["deleted"] is True
+    assert run("roles", "delete", "mine", code=2)["denials"] == 1
+    assert run("roles", "delete", "mine", "--force")["deleted"] is True
     assert run("keys", "revoke", key["id"], "--yes")["revoked"] is True
     assert run("keys", "create", "alice", "--role", "nobody", code=3)["kind"] == "role"
     assert run("keys", "list") == [], "nothing was made"

@@ -259,7 +259,7 @@ def test_while_the_store_is_away_the_last_known_state_applies(house: House, monk
         noticed.set()
         raise MetadataUnavailable("http://127.0.0.1:1", "it is away")
 
-    watch = house.directory._watch
+    watch = house.directory._follower._watch
     assert watch is not None
     with monkeypatch.context() as patched:
         patched.setattr(house.store, "snapshot", away)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import logging
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from frazil.core.errors import InvalidSettings
 from frazil.core.settings.security import JwtSettings
 from frazil.node.access.jwks import FETCH_INTERVAL_MIN_S, FETCH_INTERVAL_S, BadKeys, Keys, KeySource, read_keys
+from frazil.node.access.jwt import fetching as fetching_module
 from frazil.testing.clock import FakeClock
 from parts.issuers import AUDIENCE, ISSUER, ec_key, jwks, public, public_jwk, rsa_key, shared
 
@@ -127,7 +131,7 @@ def test_a_file_is_read_again_when_it_changes_and_a_broken_one_keeps_the_keys(
 ) -> None:
     path = tmp_path / "jwks.json"
     source = KeySource(public(path, jwks(public_jwk(RSA, "old"))), FakeClock())
-    for broken in (b"{", b'{"keys":[]}', None):
+    for broken in (b"{", b'{"keys":{}}', None):
         path.unlink() if broken is None else path.write_bytes(broken)
         caplog.clear()
         with caplog.at_level(logging.WARNING):
@@ -140,6 +144,41 @@ def test_a_file_is_read_again_when_it_changes_and_a_broken_one_keeps_the_keys(
     source.poll()
     assert source.keys.find("old", "RS256") is None
     assert source.keys.find("new", "ES256") is not None
+
+
+@pytest.mark.parametrize("rest", [[], [{**public_jwk(RSA, "old"), "use": "enc"}]])
+def test_a_key_set_from_which_all_keys_were_taken_ends_their_trust(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, rest: list[dict[str, Any]]
+) -> None:
+    path = tmp_path / "jwks.json"
+    source = KeySource(public(path, jwks(public_jwk(RSA, "old"))), FakeClock())
+    (trusted,) = read_keys(jwks(public_jwk(RSA, "old")))
+    path.write_bytes(jwks(*rest))
+    with caplog.at_level(logging.WARNING):
+        source.poll()
+    assert source.keys.find("old", "RS256") is None
+    assert not source.keys.holds(trusted.thumbprint), "what was verified before ends too"
+    assert "its tokens are refused" in caplog.text
+    path.write_bytes(b"{")
+    source.poll()
+    assert len(source.keys) == 0
+    path.write_bytes(jwks(public_jwk(RSA, "old")))
+    source.poll()
+    assert (source.problem, len(source.keys)) == ("", 1)
+
+
+def test_an_address_that_withdraws_all_keys_is_asked_again_soon(issuer: Issuer) -> None:
+    clock = FakeClock()
+    source = fetching(issuer.url, clock)
+    source.poll()
+    keys, issuer.answer = issuer.answer, (200, {}, jwks())
+    clock.advance(FETCH_INTERVAL_S * SECOND_US)
+    source.poll()
+    assert len(source.keys) == 0
+    issuer.answer = keys
+    clock.advance(FETCH_INTERVAL_MIN_S * SECOND_US)
+    source.poll()
+    assert source.keys.find("r1", "RS256") is not None
 
 
 def test_the_thread_notices_a_changed_file(tmp_path: Path) -> None:
@@ -222,6 +261,32 @@ def test_the_last_keys_stay_while_the_address_is_away(issuer: Issuer, caplog: py
     source.poll()
     assert source.problem == ""
     assert source.keys.find("r1", "RS256") is None
+
+
+@pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_an_address_that_sends_a_byte_at_a_time_is_given_up(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    monkeypatch.setattr(fetching_module, "TOTAL_SECONDS", 0.5)
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def drip() -> None:
+            client, _ = listener.accept()
+            with client, contextlib.suppress(OSError):
+                client.sendall(sent)
+                while not ended.wait(0.05):
+                    client.sendall(b"x")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        clock = FakeClock()
+        source = fetching(f"http://127.0.0.1:{listener.getsockname()[1]}/keys", clock)
+        began = time.monotonic()
+        source.poll()
+        took = time.monotonic() - began
+        ended.set()
+        thread.join()
+    assert source.problem == "it took longer than 0.5 seconds"
+    assert took < 5
 
 
 def test_a_redirect_on_the_same_host_is_followed(issuer: Issuer) -> None:

@@ -140,10 +140,11 @@ def test_a_secret_that_was_wrong_is_tried_again_once_its_key_has_changed(
     """A server may see a new secret before it sees the change that makes it right."""
     record, _ = keys.create("alice")
     rotated, key = keys.rotate(record.id)
-    directory._apply(f"/security/keys/{record.id}", record.encode(), 10**9)  # as if the rotation was not seen yet
+    # as if the rotation was not seen yet
+    directory._follower.apply(f"/security/keys/{record.id}", record.encode(), 10**9)
     with pytest.raises(frazil.Unauthenticated):
         one(verifier, key)
-    directory._apply(f"/security/keys/{record.id}", rotated.encode(), 10**9 + 1)
+    directory._follower.apply(f"/security/keys/{record.id}", rotated.encode(), 10**9 + 1)
     assert one(verifier, key) is not None
 
 

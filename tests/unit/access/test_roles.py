@@ -27,7 +27,7 @@ from frazil.node.access.roles import (
 
 ACTIONS = st.sampled_from([Action.DESCRIBE, Action.READ])
 """Two are enough: with all, most rules would cover nothing that is asked for."""
-PATTERNS = st.just("*") | st.sampled_from(["*", "/*", "/a/*", "/a", "/a/x", "/*/x", "/b/*", "/a/x/*", "s*", "s1"])
+PATTERNS = st.just("*") | st.sampled_from(["*", "/", "/*", "/a/*", "/a", "/a/x", "/*/x", "/b/*", "/a/x/*", "s*", "s1"])
 RESOURCES = st.one_of(
     st.just(SERVER),
     st.sampled_from(["a", "b"]).map(access.namespace),
@@ -66,6 +66,7 @@ def oracle(grants: list[RoleGrant], action: Action, resource: Resource) -> bool:
         and rule.kind in (None, resource.kind)
         and covered(rule.pattern, resource)
         and (covered(scope, resource) or (resource.kind == "schema" and action == "describe"))
+        and (rule.effect is Effect.DENY or resource is not SERVER or {scope, rule.pattern} <= {"*", "/"})
     }
     return effects == {Effect.ALLOW}
 
@@ -113,6 +114,15 @@ GRANTED = {
         *((action, one) for action in (Action.DESCRIBE, Action.READ) for one in (TOPIC, TABLE)),
         (Action.DESCRIBE, SCHEMA),
     },
+    "tenant": {
+        *((action, one) for action in (Action.DESCRIBE, Action.READ) for one in (TOPIC, TABLE)),
+        *((action, TOPIC) for action in (Action.PRODUCE, Action.CONSUME, Action.CREATE)),
+        *(
+            (action, SUBSCRIPTION)
+            for action in (Action.DESCRIBE, Action.CONSUME, Action.CREATE, Action.ALTER, Action.DELETE)
+        ),
+        *((action, one) for action in (Action.DESCRIBE, Action.CREATE) for one in (SCHEMA, NAMESPACE)),
+    },
 }
 
 
@@ -140,6 +150,21 @@ def test_a_rule_that_denies_wins_over_those_before_and_after_it(order: tuple[int
         assert not decide(grants, Action.READ, TOPIC)
         assert decide(grants, Action.READ, TABLE)
     assert not decide([], Action.READ, TABLE)
+
+
+@pytest.mark.parametrize(
+    ("scope", "expected"), [("*", True), ("/", True), ("/*", False), ("**", False), ("/shop/*", False)]
+)
+def test_rights_on_the_server_are_named(scope: str, expected: bool) -> None:
+    """An administrator of all topics, `/*`, is none of the server: it would grant itself the rest."""
+    admin = RoleGrant(BUILT_IN["admin"], scope)
+    assert decide([admin], Action.GRANT, SERVER) is expected
+    assert decide([admin], Action.READ, TOPIC) is (scope != "/")
+    rule = Rule(Effect.ALLOW, frozenset(Action), None, scope)
+    assert decide([RoleGrant(Role("r", (rule,)), "*")], Action.GRANT, SERVER) is expected
+    denial = RoleGrant(Role("r", (Rule(Effect.DENY, frozenset(Action), None, scope),)), "*")
+    everything = RoleGrant(BUILT_IN["admin"], "*")
+    assert decide([everything, denial], Action.GRANT, SERVER) is (scope == "/shop/*"), "a denial covers it too"
 
 
 def test_a_partition_has_the_rights_of_its_topic() -> None:

@@ -27,10 +27,12 @@ QUICK = BrokerSettings(redelivery_delay_ms=20, redelivery_delay_ms_max=100, ack_
 
 
 class World:
-    def __init__(self, storage: frazil.Storage, folder: Path, settings: BrokerSettings) -> None:
+    def __init__(
+        self, storage: frazil.Storage, folder: Path, settings: BrokerSettings, *, letters_on_demand: bool = True
+    ) -> None:
         self.meta = SqliteStore(folder / "meta.db")
         self.storage = storage
-        self.broker = Broker(storage, self.meta, settings, SystemClock())
+        self.broker = Broker(storage, self.meta, settings, SystemClock(), letters_on_demand=letters_on_demand)
         self.admin = BrokerAdmin(self.broker)
 
     async def send(self, *payloads: str, key: str | None = None, topic: str = TOPIC) -> None:
@@ -88,12 +90,17 @@ class Client:
 
 @asynccontextmanager
 async def world(
-    folder: Path, settings: BrokerSettings = QUICK, where: Settings | None = None, guards: Sequence[Guard] | None = None
+    folder: Path,
+    settings: BrokerSettings = QUICK,
+    where: Settings | None = None,
+    guards: Sequence[Guard] | None = None,
+    *,
+    letters_on_demand: bool = True,
 ) -> AsyncIterator[World]:
-    """With `guards`, retention asks these alone."""
+    """With `guards`, retention asks these alone. `letters_on_demand` is False while security is on."""
     ours = where or Settings.of_folder(folder / "data")
     with frazil.open(ours) if guards is None else open_guarded(ours, *guards) as storage:
-        made = World(storage, folder, settings)
+        made = World(storage, folder, settings, letters_on_demand=letters_on_demand)
         await made.broker.start()
         try:
             yield made

@@ -122,6 +122,9 @@ CALLS: dict[str, Call] = {
         TopicName.parse(NEW), 4, reliable=False, retention=None
     ),
     "a policy": lambda here: here.admin.set_policy(NAME, "s", policy),
+    "a policy with its topic": lambda here: here.broker.policies.set(
+        here.broker.topics[NAME], "s", lambda _: OwnPolicy(dead_letter_topic=NEW), TopicName.parse(NEW)
+    ),
     "a reset": lambda here: here.admin.reset(NAME, "s", 2),
     "a subscription deleted": lambda here: here.admin.delete_subscription(NAME, "s"),
     "a topic deleted": lambda here: here.broker.delete_topic(NAME, force=True),

@@ -118,6 +118,20 @@ def test_a_topic_may_be_kept_until_everyone_has_acknowledged(cli: Cli) -> None:
     assert "until everyone has acknowledged" in cli("topics", "describe", TOPIC).decode()
 
 
+def test_a_topic_is_made_with_an_ack_level(cli: Cli) -> None:
+    cli("topics", "create", TOPIC)
+    cli("topics", "create", f"{TOPIC}-fast", "--ack", "memory")
+    cli("topics", "create", f"{TOPIC}-many", "--ack", "memory", "--partitions", "2")
+    assert cli.json("topics", "describe", TOPIC)["ack"] == "disk"
+    assert cli.json("topics", "describe", f"{TOPIC}-fast")["ack"] == "memory"
+    assert cli.json("topics", "describe", f"{TOPIC}-many")["ack"] == "memory"
+    assert "memory" in cli("topics", "describe", f"{TOPIC}-fast").decode()
+    for level in ("tape", "object"):
+        cli("topics", "create", f"{TOPIC}-other", "--ack", level, code=2)
+        assert "ack" in cli.error
+    assert len(cli.json("topics", "list")) == 4
+
+
 def test_a_typed_topic_is_made_from_json_or_from_an_arrow_schema(cli: Cli, tmp_path: Path) -> None:
     columns = [
         {"name": "id", "type": "int64", "nullable": False},

@@ -13,6 +13,7 @@ from typing import Any
 
 import frazil
 import frazil.aio
+from frazil.core.credentials import NO_CREDENTIALS
 from frazil.log.folder.ownership import owner_of
 from frazil.node.movers.log_source import RemoteOwner
 from frazil.node.tiers.logs import OwnerView
@@ -61,7 +62,7 @@ def client(address: str) -> None:
             tried("subscribe", lambda: orders.subscribe("cooks"))
             tried("connect", lambda: frazil.connect(address))
             tried("mover", lambda: RemoteOwner(address))
-            tried("owner's logs", lambda: OwnerView(address))
+            tried("owner's logs", lambda: OwnerView(address, NO_CREDENTIALS, frazil.Settings()))
             tried("aio", lambda: asyncio.run(frazil.aio.connect(address)))
             tried("close", storage.close)
 

@@ -34,7 +34,7 @@ def payloads(topic: frazil.Topic | frazil.RemoteTopic) -> list[bytes]:
 def test_the_face_is_that_of_the_embedded_one(mine: type, embedded: type) -> None:
     own = {"log", "begin_publish_few", "open_producer", "producer_state", "settings", "kept_by_guards"}
     own |= {"metrics", "budget", "cache", "opened_topics", "maintain"}  # of the process that owns the folder
-    own |= {"add_guard", "remove_guard", "record", "family", "names", "check_new"}
+    own |= {"add_guard", "remove_guard", "guards", "record", "family", "names", "check_new", "adopt_topic"}
     for name, member in inspect.getmembers(embedded):
         if name.startswith("_") or name in own:
             continue

@@ -134,14 +134,14 @@ def test_a_child_answers_sigint_though_its_parent_ignores_it(ignored: bool) -> N
 
 
 def test_a_line_that_was_told_comes_whole_however_it_is_cut() -> None:
-    program = "from frazil.cli.target.with_parent import told_on_stdin; print(len(told_on_stdin()))"
+    program = "from frazil.cli.target.with_parent import read_stdin; print(len(read_stdin()))"
     with Child(python(program)) as child:
         child.tell(b'"' + b"\\n" * 200_000 + b'"')
         assert child.answer() == b"200000\n"
 
 
 def test_stdin_that_ends_before_the_line_is_refused() -> None:
-    program = "from frazil.cli.target.with_parent import told_on_stdin; told_on_stdin()"
+    program = "from frazil.cli.target.with_parent import read_stdin; read_stdin()"
     done = subprocess.run(python(program), input=b'"half', capture_output=True)
     assert done.returncode != 0
     assert b"stdin ended before the line" in done.stderr

@@ -17,7 +17,7 @@ CLASSES = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issu
 def made(cls: type[errors.FrazilError]) -> errors.FrazilError:
     """One with whatever its arguments may be."""
     values: dict[str, Any] = {"int": 7, "str": "x", "str | None": "x", "int | None": 7, "list[str]": ["a", "b"]}
-    values |= {"bool": True, "float": 0.5}
+    values |= {"bool": True, "float": 0.5, "Mapping[str, str]": {"http": "http://127.0.0.1:1"}}
     given = {
         name: values[str(parameter.annotation)]
         for name, parameter in inspect.signature(cls.__init__).parameters.items()

@@ -15,7 +15,6 @@ from frazil.core.principal import ANONYMOUS, Principal
 from frazil.doors import admission
 from frazil.doors.admission import (
     BY_HANDLER,
-    HEADER_BYTES_MAX,
     IDENTIFIED,
     PUBLIC,
     Needs,
@@ -24,7 +23,7 @@ from frazil.doors.admission import (
     admit,
     who,
 )
-from frazil.node.access.gate import Credentials, OpenGate
+from frazil.node.access.gate import HEADER_BYTES_MAX, Credentials, OpenGate
 
 ALICE = Principal("key:alice")
 READ = Right(Action.READ, topic("/shop/orders"))
@@ -177,6 +176,54 @@ def test_a_stream_is_counted_and_ends_once_its_right_is_gone(monkeypatch: pytest
         assert gate.open_streams == 0
         with rights.open(ended.set):
             pass
+
+    asyncio.run(work())
+
+
+def test_a_stream_that_does_not_end_with_its_right_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(admission, "CUT_SECONDS", 0.02)
+
+    async def work() -> None:
+        gate = FakeGate(READ)
+        rights = StreamRights(gate, ALICE, "", [READ])
+
+        async def blocked() -> None:
+            with rights.open(lambda: None):
+                gate.allowed.clear()
+                await asyncio.Event().wait()
+
+        task = asyncio.ensure_future(blocked())
+        with pytest.raises(PermissionDenied):
+            await asyncio.wait_for(task, 10)
+        assert task.cancelling() == 0
+        assert gate.open_streams == 0
+
+    asyncio.run(work())
+
+
+def test_a_cancellation_by_another_is_not_taken_for_a_lost_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(admission, "CUT_SECONDS", 0.02)
+
+    async def work() -> None:
+        gate = FakeGate(READ)
+        rights, lost = StreamRights(gate, ALICE, "", [READ]), asyncio.Event()
+
+        async def blocked() -> None:
+            with rights.open(lost.set):
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    await asyncio.sleep(0.1)  # meanwhile the stream is cut too
+
+        task = asyncio.ensure_future(blocked())
+        await asyncio.sleep(0)
+        gate.allowed.clear()
+        await asyncio.wait_for(lost.wait(), 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
     asyncio.run(work())
 

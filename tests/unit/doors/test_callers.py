@@ -42,6 +42,14 @@ def test_its_own_names_are_answered(app: FastAPI, host: str) -> None:
     assert call(app, "POST", "/v1/topics", Host=host, Origin=f"http://{host}").status_code == 201
 
 
+def test_a_request_with_two_lengths_is_refused_and_ends_its_connection(app: FastAPI) -> None:
+    headers = {"transfer-encoding": "chunked", "content-length": "6"}
+    answer = call(app, "POST", "/v1/topics", **headers)
+    assert (answer.status_code, answer.json()["error"]) == (400, "invalid_input")
+    assert answer.headers["connection"] == "close"
+    assert call(app, "GET", "/v1/topics").json()["items"] == []
+
+
 @pytest.mark.parametrize("host", FOREIGN)
 @pytest.mark.parametrize("path", ["/v1/topics", "/health/live", "/metrics", "/nothing"])
 def test_another_name_is_misdirected(app: FastAPI, host: str, path: str) -> None:

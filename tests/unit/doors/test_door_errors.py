@@ -25,11 +25,16 @@ def every_error(kind: type[FrazilError] = FrazilError) -> Iterator[type[FrazilEr
     [
         (errors.SchemaMismatch, INVALID),
         (errors.BatchTooLarge, INVALID),
+        (errors.RequestTooLarge, Status("INVALID_ARGUMENT", 413)),
+        (errors.EncodingRefused, Status("INVALID_ARGUMENT", 415)),
         (errors.OffsetOutOfRange, Status("INVALID_ARGUMENT", 409)),
         (errors.IncompatibleSchema, Status("FAILED_PRECONDITION", 409)),
         (errors.TopicNotFound, Status("NOT_FOUND", 404)),
         (errors.PartitioningDiffers, Status("ALREADY_EXISTS", 409)),
         (errors.Overloaded, Status("RESOURCE_EXHAUSTED", 503, "UNAVAILABLE")),
+        (errors.NotOwner, Status("UNAVAILABLE", 307, "UNAVAILABLE")),
+        (errors.TopicUnavailable, UNAVAILABLE),
+        (errors.PartitionsElsewhere, Status("FAILED_PRECONDITION", 409)),
         (errors.AnotherLeads, Status("UNAVAILABLE", 503)),
         (errors.TooManyJobs, Status("UNAVAILABLE", 429, "UNAVAILABLE")),
         (errors.OwnerUnreachable, UNAVAILABLE),
@@ -47,7 +52,7 @@ def test_an_error_has_the_status_of_its_class_or_of_the_nearest_above(kind: type
 def test_what_passes_is_a_status_that_clients_answer_with_a_retry() -> None:
     for kind in every_error(errors.TryLater):
         assert status_of(kind.__new__(kind)).grpc in ("UNAVAILABLE", "RESOURCE_EXHAUSTED"), kind
-        assert status_of(kind.__new__(kind)).http in (429, 503), kind
+        assert status_of(kind.__new__(kind)).http in (307, 429, 503), kind
 
 
 def test_statuses_are_those_that_grpc_and_pyarrow_know() -> None:

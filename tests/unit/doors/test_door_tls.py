@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
 
 import frazil
 from frazil.core.settings import Settings, make_settings
 from frazil.core.settings.exposure import check_binds, exposed_doors
 from frazil.core.settings.security import TlsSettings
-from frazil.doors.tls import DoorTls, certificate_name, certificate_of_call, certificate_of_scope, tls_of
+from frazil.doors.tls import DoorTls, tls_of
 from frazil.testing import FakeClock
 from parts.certificates import Certificates, certificates
 
@@ -117,25 +116,6 @@ def test_optional_client_certificates_are_refused_where_grpc_listens(made: Certi
 
 def test_a_client_ca_is_not_trusted_where_no_certificate_is_asked_for(made: Certificates) -> None:
     assert loaded(made).context().get_ca_certs() == []
-
-
-def test_a_name_is_the_first_uri_then_dns_name_then_address_then_common_name() -> None:
-    found = {"x509_common_name": [b"cn"], "x509_email": [b"a@b"], "x509_dns": [b"d"], "x509_uri": [b"spiffe://x"]}
-    for kind in ("x509_uri", "x509_dns", "x509_email", "x509_common_name"):
-        assert certificate_name(found) == found[kind][0].decode()
-        del found[kind]
-    assert certificate_name(found) is None
-    assert certificate_of_scope({"type": "http"}) is None
-
-
-def test_a_client_certificate_of_grpc_has_its_end(made: Certificates) -> None:
-    pem = Path(made.client[0]).read_bytes()
-    end_us = int(x509.load_pem_x509_certificate(pem).not_valid_after_utc.timestamp()) * 1_000_000
-    named = {"x509_common_name": [b"cn"]}
-    assert certificate_of_call(named | {"x509_pem_cert": [pem]}) == ("cn", end_us)
-    assert certificate_of_call(named | {"x509_pem_cert": [b"broken"]}) == ("cn", 0), "it counts as expired"
-    assert certificate_of_call(named) == ("cn", 0)
-    assert certificate_of_call({}) is None
 
 
 @pytest.mark.parametrize("door", ["http", "flight", "broker"])

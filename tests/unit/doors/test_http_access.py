@@ -18,6 +18,7 @@ from frazil.doors.http.access import PUBLIC, check_declared
 from frazil.doors.http.admin.rights import STATE_OF_SERVER
 from frazil.doors.http.door import make_app
 from frazil.node.node import Node
+from frazil.node.telemetry.scopes import resource_of
 from parts.secured_door import LETTERS, ORDERS, SUBJECT, SUBSCRIPTION, TEXT, Door, run
 
 DESCRIBE, READ, PRODUCE, CREATE, ALTER, DELETE, OPERATE = (
@@ -61,6 +62,7 @@ _OF = f"{_AT}/subscriptions/{{subscription}}"
 _URL = f"/v1/topics{ORDERS}"
 _OWN = f"{_URL}/subscriptions/{SUBSCRIPTION}"
 _READING = (Right(DESCRIBE, topic(ORDERS)), Right(READ, topic(LETTERS)))
+_OPERATE = Right(OPERATE, SERVER)
 _GRANT = (Right(Action.GRANT, SERVER),)
 
 CALLS = {
@@ -69,6 +71,15 @@ CALLS = {
     "GET /v1/topics": Call("/v1/topics"),
     "POST /v1/topics": Call("/v1/topics", (Right(CREATE, topic("/shop/new")),), {"topic": "/shop/new"}, 201),
     f"GET {_AT}": Call(_URL, _topic(DESCRIBE)),
+    f"GET {_AT}/owner": Call(f"{_URL}/owner", _topic(DESCRIBE)),
+    f"POST {_AT}/move": Call(
+        f"{_URL}/move", (_OPERATE, *_topic(DESCRIBE), *_topic(DELETE)), {"accept_loss": True}, 409
+    ),
+    "GET /v1/cluster/brokers": Call("/v1/cluster/brokers", (Right(DESCRIBE, SERVER),)),
+    "GET /v1/cluster/balance": Call("/v1/cluster/balance", (Right(DESCRIBE, SERVER),)),
+    "POST /v1/cluster/rebalance": Call("/v1/cluster/rebalance", (_OPERATE,), {}, 409),
+    "POST /v1/cluster/brokers/{broker}/drain": Call("/v1/cluster/brokers/b/drain", (_OPERATE,), {}, 409),
+    "POST /v1/cluster/brokers/{broker}/activate": Call("/v1/cluster/brokers/b/activate", (_OPERATE,), status=409),
     f"GET {_AT}/partitions": Call(f"{_URL}/partitions", _topic(DESCRIBE)),
     f"GET {_AT}/retention": Call(f"{_URL}/retention", _topic(DESCRIBE)),
     f"PUT {_AT}/retention": Call(f"{_URL}/retention", _topic(ALTER), {"age_ms": 60_000}),
@@ -81,7 +92,7 @@ CALLS = {
     f"GET {_OF}/policy": Call(f"{_OWN}/policy", _subscription(DESCRIBE)),
     f"PUT {_OF}/policy": Call(
         f"{_OWN}/policy",
-        (*_subscription(ALTER), Right(PRODUCE, topic("/shop/lost"))),
+        (*_subscription(ALTER), Right(PRODUCE, topic("/shop/lost")), Right(CREATE, topic("/shop/lost"))),
         {"dead_letter_topic": "/shop/lost"},
     ),
     f"DELETE {_OF}/policy": Call(f"{_OWN}/policy", _subscription(ALTER)),
@@ -125,6 +136,12 @@ CALLS = {
     "GET /v1/bindings": Call("/v1/bindings", _GRANT),
     "POST /v1/bindings": Call("/v1/bindings", _GRANT, {"principal": "jwt:thief", "role": "admin"}, 201),
     "DELETE /v1/bindings": Call("/v1/bindings?principal=jwt:spare&role=reader", _GRANT),
+    "GET /v1/tenants": Call("/v1/tenants"),
+    "POST /v1/tenants": Call("/v1/tenants", _GRANT, {"tenant": "bank"}, 201),
+    "GET /v1/tenants/{tenant}": Call("/v1/tenants/acme", (Right(DESCRIBE, resource_of("acme")),)),
+    "PUT /v1/tenants/{tenant}/settings": Call("/v1/tenants/acme/settings", _GRANT, {"datasets": 3}),
+    "POST /v1/tenants/{tenant}/rotate-key": Call("/v1/tenants/acme/rotate-key", _GRANT, {}),
+    "DELETE /v1/tenants/{tenant}": Call("/v1/tenants/acme", _GRANT),
 }
 """In an order in which each succeeds."""
 
@@ -133,11 +150,11 @@ STATE = [
     f"{_OWN}/policy",
     f"/v1/schemas/{SUBJECT}/versions", "/v1/verify", "/v1/maintenance", "/v1/log-checks", f"{_URL}/dead-letters",
     "/v1/keys", "/v1/roles/spare", "/v1/roles/admin", "/v1/bindings?principal=jwt:spare",
-    "/v1/bindings?principal=jwt:thief",
+    "/v1/bindings?principal=jwt:thief", "/v1/tenants",
 ]  # fmt: skip
 
 
-STATE_ROUTES = ("GET /metrics", "GET /v1/pipeline")
+STATE_ROUTES = ("GET /metrics", "GET /v1/pipeline", "GET /v1/cluster/brokers", "GET /v1/cluster/balance")
 """One of two rights on the server is enough."""
 
 

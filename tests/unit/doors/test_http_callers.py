@@ -18,8 +18,8 @@ from frazil.core.errors import PermissionDenied
 from frazil.core.names import TopicName
 from frazil.core.principal import LOCAL, Principal
 from frazil.core.settings import make_settings
+from frazil.doors.client_certificates import SCOPE_EXTENSION, ClientCertificate
 from frazil.doors.http.door import make_app
-from frazil.doors.tls import SCOPE_EXTENSION, ClientCertificate
 from frazil.node.access.gate import Credentials
 from frazil.node.node import Node
 from parts.secured_door import ADMIN, LETTERS, ORDERS, SUBSCRIPTION, TEXT, Door, opened, run

@@ -16,7 +16,7 @@ from frazil.core.settings import Settings
 from frazil.lake.catalogs.opening import catalog_properties, open_catalog
 from frazil.lake.commit.commit import Moved
 from frazil.lake.files.writer import DataFileWriter, pieces
-from frazil.lake.tables.schema import TableName, partitioned_by
+from frazil.lake.tables.schema import TableLayout, TableName, partitioned_by
 from frazil.lake.tables.store import TableStore
 
 NAME = TableName("shop", "orders")
@@ -95,7 +95,7 @@ def test_a_column_that_may_not_be_null_is_not_left_out(tmp_path: Path) -> None:
     tables = store(tmp_path)
     tables.ensure(NAME, ENVELOPE)
     with pytest.raises(TableRefused, match=r"column _offset of shop\.orders may not be null"):
-        tables.ensure_result(NAME, pa.schema([("_payload", pa.binary())]))
+        tables.ensure_result(NAME, TableLayout(pa.schema([("_payload", pa.binary())])))
 
 
 def test_metadata_for_tasks_has_nothing_of_the_past(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_metadata_for_tasks_has_nothing_of_the_past(tmp_path: Path) -> None:
 def test_no_file_has_more_than_what_may_be_gathered_whatever_the_batches_are(tmp_path: Path) -> None:
     """A burst of large rows, a batch larger than the share, and one row larger than it."""
     tables = store(tmp_path)
-    tables.ensure_result(NAME, ROW)
+    tables.ensure_result(NAME, TableLayout(ROW))
     limit = 64 * 1024
     writer = DataFileWriter(tables.files_of(NAME), limit)
     sizes = [*[10] * 5_000, *[8_000] * 100, 200_000, *[10] * 100]

@@ -55,7 +55,7 @@ def fill(storage: Storage, count: int = 60) -> None:
 
 def ticked(storage: Storage) -> None:
     """As the clock does it, and then until the guards have answered."""
-    for question in storage._maintain(now=False):
+    for question in storage._maintenance.run(now=False):
         assert question.answered.wait(30)
 
 
@@ -179,12 +179,12 @@ def test_one_that_hangs_shows_and_a_late_answer_after_the_end_removes_nothing(tm
     storage = storage_of(clock)
     storage.add_guard(Hanging(60))
     fill(storage)
-    (question,) = storage._maintain(now=False)
+    (question,) = storage._maintenance.run(now=False)
     assert asked.wait(30)
     assert storage.kept_by_guards() == []
     clock.advance(10_000_000)
     assert storage.kept_by_guards()[0].message == "no answer for 10 s"
-    assert storage._maintain(now=False) == [question], "it is not asked twice"
+    assert storage._maintenance.run(now=False) == [question], "it is not asked twice"
     storage.topic(TOPIC).publish(b"goes on")
     log = storage.topic(TOPIC).log
     storage.close()

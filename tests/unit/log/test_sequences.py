@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-import time
 from typing import Any
 
 import pytest
+from append_answers import Answers, committer_holds_it, hold_commits
 from segment_files import FOLDER, SCHEMA, SETTINGS, TOPIC, frames_of, numbers
 
 from frazil import (
@@ -28,6 +28,7 @@ from frazil import (
     TryLater,
 )
 from frazil.core.disk import Disk
+from frazil.core.errors import MetadataUnavailable
 from frazil.core.sequences import NO_EPOCH, PRODUCERS_MAX, RECENT_MAX, ProducerOpening
 from frazil.log.storage import open_storage
 from frazil.log.write.group import Part
@@ -255,47 +256,6 @@ def test_a_closed_log_answers_nothing(storage: Storage, topic: Topic) -> None:
 # --- on the way to the disk
 
 
-class Answers:
-    """What `begin_publish_many` tells, by token."""
-
-    def __init__(self, topic: Topic) -> None:
-        self.topic = topic
-        self.settled: dict[int, int | FrazilError] = {}
-        self.changed = threading.Condition()
-
-    def begin(self, token: int, sequence: int, count: int = 2, producer: str = "p") -> None:
-        self.topic.begin_publish_many(numbers(sequence, count), self.tell, token, Sent(producer, 0, sequence))
-
-    def begin_plain(self, token: int) -> None:
-        self.topic.begin_publish_many(numbers(900, 1), self.tell, token)
-
-    def tell(self, part: Part) -> None:
-        with self.changed:
-            for token in part.tokens:
-                self.settled[token] = part.first_offset if part.error is None else part.error
-            self.changed.notify_all()
-
-    def wait(self, count: int) -> dict[int, int | FrazilError]:
-        with self.changed:
-            assert self.changed.wait_for(lambda: len(self.settled) >= count, 30)
-        return self.settled
-
-
-def hold_commits(topic: Topic) -> None:
-    """As if a committer were at work, so that nobody takes what is queued; `commit_in_pool` takes it."""
-    deadline = time.monotonic() + 30
-    while topic.log._committing:  # one that has given its answers looks once more whether there is anything
-        assert time.monotonic() < deadline
-    topic.log._committing = True
-
-
-def committer_holds_it(topic: Topic) -> None:
-    """What was queued is a group of its own, and its committer waits for the lock that the test has."""
-    deadline = time.monotonic() + 30
-    while len(topic.log._queue):
-        assert time.monotonic() < deadline
-
-
 def test_a_batch_sent_again_while_the_first_waits_gets_the_same_answer(topic: Topic) -> None:
     answers = Answers(topic)
     with topic.log._io:  # no commit gets through
@@ -509,3 +469,22 @@ def test_a_task_gets_the_answer_of_the_first_time(topic: Topic) -> None:
 
     assert asyncio.run(publish()) == [0, 0, 0]
     assert topic.stats().end == 2
+
+
+def test_a_client_that_reconnects_needs_nobody_who_stores_names(topic: Topic) -> None:
+    """In a cluster they are stored where the next owner finds them, which may be away just then."""
+    told: list[int] = []
+    topic.log.on_producers = lambda record: told.append(len(record.epochs))
+    opened = topic.log.open_producer("p", ProducerOpening("a")).state
+    assert told == [1]
+
+    def is_away(_: object) -> None:
+        raise MetadataUnavailable("http://etcd:2379", "it does not answer")
+
+    topic.log.on_producers = is_away
+    assert topic.log.open_producer("p", ProducerOpening("a", held=opened.epoch)).resumed
+    with pytest.raises(MetadataUnavailable):
+        topic.log.open_producer("q", ProducerOpening("b"))
+    topic.log.on_producers = lambda record: told.append(len(record.epochs))
+    topic.log.open_producer("p", ProducerOpening("a", held=opened.epoch))
+    assert told == [1, 2], "q has its name, and nobody was told"

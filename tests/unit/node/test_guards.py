@@ -26,7 +26,7 @@ from frazil.core.disk import LocalDisk
 from frazil.core.names import TopicName
 from frazil.core.settings import Settings, make_settings
 from frazil.iceberg import IcebergStorage, SubscriptionProgress
-from frazil.log import storage as log_storage
+from frazil.log import maintenance as log_maintenance
 from frazil.log.info import log_info, logs_from_files
 from frazil.meta.opening import open_meta
 from frazil.node.opening import open_to_move
@@ -363,7 +363,7 @@ def test_what_is_not_acknowledged_stays_in_every_process_that_owns_the_folder(
     acked(settings, 1_500)
     with frazil.open(settings) as storage:
         HandMover(settings).move(storage.topic(TOPIC))
-    monkeypatch.setattr(log_storage, "MAINTAIN_INTERVAL_MS", 20)
+    monkeypatch.setattr(log_maintenance, "INTERVAL_MS", 20)
     with opened(settings):
         wait_until(lambda: first_offset(settings) > 0)
     first = first_offset(settings)

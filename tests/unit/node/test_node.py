@@ -18,7 +18,7 @@ from frazil.broker.delivery.assignment import Kind
 from frazil.broker.topics.topic import OutgoingMessage
 from frazil.core.clock import SystemClock
 from frazil.core.disk.json_file import read_json, write_json
-from frazil.core.errors import BrokerOff, InvalidInput, MessageRefused, NobodyLeads, TopicNotFound, TryLater
+from frazil.core.errors import BrokerOff, ClusterOff, InvalidInput, MessageRefused, NobodyLeads, TopicNotFound, TryLater
 from frazil.core.names import TopicName
 from frazil.core.principal import ANONYMOUS, LOCAL, Principal
 from frazil.core.rows import Origin
@@ -40,7 +40,7 @@ FACE = [
     "verify",
     "stats",
 ]
-LIFE = {"start", "use", "end_streams", "stop", "close"}
+LIFE = {"leave", "start", "use", "end_streams", "stop", "close"}
 """What the process that made the Node does with it; doors do none of it."""
 MOVER = MoverName("one", this_host(), 1)
 
@@ -277,3 +277,18 @@ def test_reports_on_topics_in_memory_are_kept_too() -> None:
     assert report.read() is None
     report.keep(SystemClock(), "here", 1, {"state": "running", "topics": {}})
     assert (report.read() or {})["state"] == "running"
+
+
+@run
+async def test_a_server_that_is_alone_owns_every_topic(tmp_path: Path) -> None:
+    async with started(tmp_path) as node:
+        await node.create_topic(LOCAL, ORDERS, partitions=3)
+        node.addresses["http"] = "http://127.0.0.1:1"
+        ownership = node.ownership(LOCAL)
+        ownership.must_own(ORDERS)
+        (itself,) = ownership.brokers()
+        assert ownership.owner_of(ORDERS) == itself
+        assert (itself.broker_id, itself.topics, itself.addresses) == (this_host(), 3, {"http": "http://127.0.0.1:1"})
+        assert (ownership.is_clustered, ownership.leader()) == (False, itself.broker_id)
+        with pytest.raises(ClusterOff):
+            await ownership.move(ORDERS)

@@ -10,12 +10,10 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitFailedException
 
 import frazil
 from frazil.broker.admin import BrokerAdmin
@@ -33,9 +31,6 @@ from frazil.core.settings.broker import BrokerSettings
 from frazil.doors.flight.door import flight_door
 from frazil.doors.flight.topics import check_log
 from frazil.lake.catalogs.opening import open_catalog
-from frazil.lake.tables.handover import hand_over
-from frazil.lake.tables.schema import TableName
-from frazil.lake.tables.token import ends
 from frazil.lake.tables.topics import TableTopics
 from frazil.log.folder.former import FormerLog
 from frazil.log.repair.renumbering import BUILD_FOLDER
@@ -45,19 +40,19 @@ from frazil.meta.broker_keys import progress_key
 from frazil.meta.opening import open_meta
 from frazil.node.movers.status import pipeline_status
 from frazil.node.movers.status_file import StatusFile, write_status
-from frazil.node.query.session import SqlSession
 from frazil.node.renumber.renumber import renumber
-from frazil.node.tiers.logs import FileView
 from frazil.node.verify.proofs import prove
 from frazil.pipeline.source.planning import Look
 from frazil.pipeline.source.stream import StreamOffset
 from parts.behind import (
+    NEW,
     OLD,
     ORDERS,
     check_moved,
     check_whole,
     damaged,
     in_table,
+    log_id,
     proof_of,
     publish,
     repaired,
@@ -67,18 +62,12 @@ from parts.behind import (
 )
 
 NAME = TopicName.parse(ORDERS)
-NEW = [f"new {number}".encode() for number in range(8)]
 GoesBack = Callable[[Settings, list[bytes]], None]
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return settings_in(tmp_path)
-
-
-def log_id(settings: Settings) -> str:
-    with frazil.open(settings) as storage:
-        return storage.topic(ORDERS, create=False).log.log_id
 
 
 def files_of(settings: Settings) -> dict[str, bytes]:
@@ -352,69 +341,6 @@ def test_status_and_doctor_speak_no_more_of_it(settings: Settings) -> None:
     assert (topic.last_error, topic.table_end, topic.log_end) == (None, 10, 18)
     (finding,) = (look(settings) for look in LOOKS if look.__name__ == "_tables")
     assert finding.state == "ok"
-
-
-# --- the handover
-
-
-@pytest.mark.parametrize("lost", [True, False])
-def test_a_handover_whose_answer_is_lost_or_refused_is_done_once(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, lost: bool
-) -> None:
-    restored(settings, NEW[:3])
-    real, calls = SqlCatalog.commit_table, 0
-
-    def commit(*arguments: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls > 1:
-            return real(*arguments)
-        if lost:
-            real(*arguments)
-            raise ConnectionError("no answer")
-        raise CommitFailedException("someone was quicker")
-
-    monkeypatch.setattr(SqlCatalog, "commit_table", commit)
-    assert renumber(settings, ORDERS).handed_over
-    assert calls == (1 if lost else 2)
-    monkeypatch.undo()
-    assert ends(open_catalog(settings).load_table(("shop", "orders"))) == {log_id(settings): 10}
-    check_moved(settings, [*OLD, *NEW[:3]])
-
-
-def test_a_table_that_is_away_by_then_is_handed_over_later(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    restored(settings, NEW[:3])
-
-    def commit(*_: Any) -> Any:
-        raise ConnectionError("away")
-
-    monkeypatch.setattr(SqlCatalog, "commit_table", commit)
-    monkeypatch.setattr("frazil.node.renumber.renumber._back_off", lambda _: None)
-    done = renumber(settings, ORDERS)
-    assert (done.handed_over, "could not be handed over" in str(done.table_error)) == (False, True)
-    monkeypatch.undo()
-    (problem,) = proof_of(settings).problems
-    assert "not handed over yet" in problem.detail
-    with frazil.open(settings) as storage:
-        topic = storage.topic(ORDERS, create=False)
-        assert [message.payload for message in topic.read(10)] == NEW[:3], "the log's own rows need no table"
-        with pytest.raises(frazil.TableRefused, match="is not handed over yet"):
-            list(topic.read("earliest"))
-        with (
-            SqlSession(settings, FileView(settings)) as session,
-            pytest.raises(frazil.TableRefused, match="not handed"),
-        ):
-            session.run("select count(*) from shop.orders")
-    assert renumber(settings, ORDERS, dry_run=True).handover_due
-    assert ends(open_catalog(settings).load_table(("shop", "orders"))) != {log_id(settings): 10}
-    assert renumber(settings, ORDERS).handed_over
-    check_moved(settings, [*OLD, *NEW[:3]])
-
-
-def test_a_table_that_has_changed_is_not_handed_over(settings: Settings) -> None:
-    restored(settings, [])
-    with pytest.raises(frazil.TableRefused, match="had offsets up to 9 when"):
-        hand_over(open_catalog(settings), TableName("shop", "orders"), log_id(settings), 9, "new", lambda _: None)
 
 
 # --- refusals: nothing is changed

@@ -42,6 +42,7 @@ def figures(told: dict[str, Any]) -> dict[str, Any]:
     tiers = {
         name: {field: value for field, value in tier.items() if field not in PASSING}
         for name, tier in told["tiers"].items()
+        if tier is not None
     }
     return {**{name: told[name] for name in READ}, "tiers": tiers}
 

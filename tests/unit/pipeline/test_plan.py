@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,7 +72,7 @@ def test_nothing_due_is_no_job_unless_all_is_asked_for() -> None:
 
 def test_small_topics_share_tasks() -> None:
     many = [waiting(0, 5, log_id=f"log{index}") for index in range(500)]
-    packed = plan(many, now_us=5_000_000, tasks=4)
+    packed = plan(many, now_us=5_000_000, tasks=4, cost_max=math.inf)
     assert [len(task) for task in packed] == [125] * 4
 
 
@@ -93,7 +94,7 @@ def test_a_plan_takes_each_log_from_its_oldest_row_on_without_gap_or_double(
         )
         for at, (start, rows, size, memory) in enumerate(logs)
     }
-    packed = plan(list(todo.values()), now_us=10**12, tasks=tasks, ranges_max=ranges_max)
+    packed = plan(list(todo.values()), now_us=10**12, tasks=tasks, ranges_max=ranges_max, cost_max=math.inf)
     assert len(packed) <= tasks
     for log_id, one in todo.items():
         pieces = sorted(

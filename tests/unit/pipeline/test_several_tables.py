@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,13 @@ from frazil.core.offsets import OffsetRange
 from frazil.core.rows import OFFSET
 from frazil.core.settings import Settings, make_settings
 from frazil.lake.catalogs.opening import catalog_properties, open_catalog
-from frazil.lake.tables.schema import TableName
+from frazil.lake.tables.schema import TableLayout, TableName
 from frazil.lake.tables.store import TableStore
-from frazil.lake.tables.token import ends, is_transformed
+from frazil.lake.tables.token import derived_ends, ends, is_transformed
 from frazil.log.info import LogInfo
 from frazil.node.movers.log_source import OwnLogs
 from frazil.node.movers.tick_report import TickReport
+from frazil.pipeline.move.moved_topic import MovedTopic
 from frazil.pipeline.move.mover import Mover
 from frazil.pipeline.move.outputs import next_range
 from frazil.testing import FakeClock
@@ -39,9 +40,10 @@ class Halves:
     """Rows with an odd offset are dead letters, and the size of every row is in a table of its own."""
 
     def __init__(self, *tables: TableName) -> None:
-        self.tables = {table: COLUMNS[table] for table in tables or COLUMNS}
+        self.tables = {table: TableLayout(COLUMNS[table]) for table in tables or COLUMNS}
+        self.errors = None
 
-    def rows(self, rows: pa.RecordBatch, partition: int) -> Mapping[TableName, pa.RecordBatch]:
+    def parts(self, rows: pa.RecordBatch, partition: int) -> Iterator[Mapping[TableName, pa.RecordBatch]]:
         offsets = rows.column(OFFSET.name)
         if pc.any(pc.equal(rows.column("_payload"), b"poison")).as_py():
             raise ValueError("it is poisoned")
@@ -51,11 +53,25 @@ class Halves:
             LETTERS: pa.record_batch([odd, pa.array(["odd"] * len(odd))], schema=COLUMNS[LETTERS]),
             SIZES: pa.record_batch([offsets, sizes.cast(pa.int32())], schema=COLUMNS[SIZES]),
         }
-        return {table: found[table] for table in self.tables}
+        yield {table: found[table] for table in self.tables}
 
 
 class Crash(BaseException):
     """The process is killed: nothing catches it."""
+
+
+def crash_at(killed: int, after: bool) -> Callable[[int, Callable[[], Any]], Any]:
+    """Kill the mover at that commit, before it or behind it."""
+
+    def crash(number: int, commit: Callable[[], Any]) -> Any:
+        if number == killed and not after:
+            raise Crash
+        done = commit()
+        if number == killed:
+            raise Crash
+        return done
+
+    return crash
 
 
 class World:
@@ -73,11 +89,12 @@ class World:
         tables = TableStore(catalog, properties.get("warehouse"), properties)
         source, jobs = OwnLogs(self.storage), InProcessJobs()
         return Mover(
-            self.settings, source, tables, jobs, FakeClock(), lambda _: None, self._derived_of
+            self.settings, source, tables, jobs, FakeClock(), lambda _: None, self._topic_of
         ).tick(all_of_it=True)  # fmt: skip
 
-    def _derived_of(self, info: LogInfo) -> Halves | None:
-        return self.derived if str(info.topic) == ORDERS else None
+    def _topic_of(self, info: LogInfo) -> MovedTopic:
+        derived = self.derived if str(info.topic) == ORDERS else None
+        return MovedTopic(info, self.settings.of_topic(info.topic), derived)
 
     def publish(self, count: int, topic: str = ORDERS) -> None:
         self.storage.topic(topic).publish_many([b"x" * number for number in range(count)])
@@ -93,11 +110,13 @@ class World:
         return ends(found).get(self.storage.topic(ORDERS).log.log_id, 0)
 
     def check(self, count: int) -> None:
-        """Each of the first rows is in each table once."""
+        """Each of the first rows is in each table once, and no table but the own one is behind its rows."""
         assert self.column(OWN, "_offset") == list(range(count))
         assert self.column(SIZES, "at") == list(range(count))
         assert self.column(LETTERS, "at") == list(range(1, count, 2))
-        assert [self.end(table) for table in (OWN, LETTERS, SIZES)] == [count] * 3
+        assert [self.end(table) for table in (OWN, SIZES)] == [count] * 2
+        recorded = derived_ends(self.catalog.load_table(OWN.identifier), self.storage.topic(ORDERS).log.log_id)
+        assert recorded == {table.table: self.end(table) for table in (LETTERS, SIZES)}
 
 
 @pytest.fixture
@@ -120,10 +139,57 @@ def test_every_table_gets_its_rows_and_its_token(world: World) -> None:
     assert world.tick().commits == 0
 
 
-def test_a_table_that_gets_no_row_of_a_range_moves_on(world: World) -> None:
+def test_a_table_that_gets_no_row_of_a_range_is_neither_created_nor_committed(world: World) -> None:
     world.publish(1)
     assert world.tick().failures == 0
-    assert (world.column(LETTERS, "at"), world.end(LETTERS)) == ([], 1)
+    assert not world.catalog.table_exists(LETTERS.identifier)
+    world.publish(1)
+    report = world.tick()
+    assert (report.failures, report.commits, world.column(LETTERS, "at")) == (0, 3, [1])
+    world.publish(1)
+    assert world.tick().commits == 2  # offset 2 is no letter
+    assert (world.end(LETTERS), world.end(OWN)) == (2, 3)
+    world.publish(2)
+    assert world.tick().commits == 3
+    world.check(5)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("killed", [1, 2, 3, 4, 5])
+def test_a_mover_killed_while_it_creates_tables_is_made_good_by_the_next(
+    world: World, killed: int, after: bool
+) -> None:
+    """The first commits create tables; the others are those of the rows."""
+    world.publish(6)
+    world.on_commit = crash_at(killed, after)
+    with pytest.raises(Crash):
+        world.tick()
+    world.on_commit = lambda _, commit: commit()
+    world.publish(2)
+    for _ in range(3):
+        assert world.tick().failures == 0
+    world.check(8)
+
+
+@pytest.mark.parametrize("lost", ["dropped", "rolled back", "replaced"])
+def test_a_derived_table_that_lost_rows_is_refused_until_that_is_accepted(world: World, lost: str) -> None:
+    world.publish(4)
+    assert world.tick().failures == 0
+    world.publish(4)
+    assert world.tick().failures == 0
+    if lost == "rolled back":
+        table = world.catalog.load_table(SIZES.identifier)
+        first = table.snapshots()[1].snapshot_id
+        with table.manage_snapshots() as change:
+            change.rollback_to_snapshot(first)
+    else:
+        world.catalog.drop_table(SIZES.identifier)
+    if lost == "replaced":
+        world.catalog.create_table(SIZES.identifier, COLUMNS[SIZES])
+    world.publish(4)
+    report = world.tick()
+    wanted = "table_rolled_back" if lost == "rolled back" else "derived_table_behind"
+    assert (report.topics[ORDERS].error_code, world.end(OWN), report.commits) == (wanted, 8, 0)
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -133,16 +199,7 @@ def test_a_mover_killed_between_the_commits_is_made_good_by_the_next(world: Worl
     world.publish(6)
     assert world.tick().failures == 0
     world.publish(6)
-
-    def crash(number: int, commit: Callable[[], Any]) -> Any:
-        if number == killed and not after:
-            raise Crash
-        done = commit()
-        if number == killed:
-            raise Crash
-        return done
-
-    world.on_commit = crash
+    world.on_commit = crash_at(killed, after)
     with pytest.raises(Crash):
         world.tick()
     assert world.end(OWN) <= min(world.end(LETTERS), world.end(SIZES))
@@ -198,15 +255,14 @@ def test_rows_that_nothing_can_be_derived_from_are_the_topics_error(world: World
     assert (report.topics[VISITS].error, report.topics[VISITS].table_end, world.end(OWN)) == (None, 2, 0)
 
 
-def test_a_table_that_is_derived_later_catches_up(world: World) -> None:
+def test_a_table_that_is_derived_later_begins_where_the_topics_own_is(world: World) -> None:
     world.derived = None
     world.publish(4)
     world.tick()
     world.derived = Halves()
     world.publish(4)
-    for _ in range(2):  # first what the new tables lack, then what all lack
-        assert world.tick().failures == 0
-    world.check(8)
+    assert world.tick().failures == 0
+    assert (world.column(OWN, "_offset"), world.column(SIZES, "at")) == (list(range(8)), [4, 5, 6, 7])
 
 
 def test_the_table_of_another_topic_is_none_to_derive_for(world: World) -> None:

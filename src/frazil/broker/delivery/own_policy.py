@@ -64,6 +64,11 @@ class OwnPolicy:
     def stored(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
+    @property
+    def sends_letters(self) -> bool:
+        """Whether it, and not the broker's settings alone, has dead letters published."""
+        return self.poison is Poison.DEAD_LETTER or self.dead_letter_topic is not None
+
     def over(self, defaults: DeliveryPolicy) -> DeliveryPolicy:
         """Return the effective policy. Subscriptions without their own policy share the defaults."""
         if self == _NOTHING_SET:

@@ -5,37 +5,21 @@
     /broker/session  {"session", "process"}           which process serves it now; goes with its lease
 
 Two servers with one prefix would treat each other's topics as recreated ones, and drop their subscriptions. All changes
-of the store are fenced by the session: a process that lost it, because it paused past its lease or because etcd was
-restored, changes nothing until it has taken the session again.
+of the store are fenced by the session; see `frazil.meta.session`.
 """
 
 from __future__ import annotations
 
-import enum
-import json
-import logging
-import secrets
-from typing import Any
-
-from frazil.core.errors import LeaseExpired, MetadataInUse, NewerFormat, RevisionCompacted, TryLater
+from frazil.broker.store.cluster_claim import cluster_prefix, is_of_cluster
+from frazil.core.errors import MetadataInUse, NewerFormat, TryLater
 from frazil.core.process.identity import ProcessIdentity
 from frazil.core.settings.metadata import MetadataSettings
 from frazil.meta.broker_keys import OWNER, SESSION
-from frazil.meta.store import ABSENT, Lease, MetaStore, StoredEntry
+from frazil.meta.session import TAKE_TRIES_MAX, Held, LeasedSession, decoded, encoded, process_of
+from frazil.meta.store import ABSENT, MetaStore
 
 FORMAT_VERSION = 1
 SESSION_TTL_MS = 30_000
-TAKE_TRIES_MAX = 20
-
-_log = logging.getLogger("frazil.broker")
-
-
-class Held(enum.Enum):
-    """The state of a claim after a check."""
-
-    KEPT = enum.auto()
-    TAKEN_AGAIN = enum.auto()
-    """It was lost for a while, or the store was restored from an older backup: the stored state may be old."""
 
 
 class Claim:
@@ -53,18 +37,13 @@ class Claim:
         self._settings = settings
         self._folder_id = folder_id
         self._path = path
-        self._ttl_ms = ttl_ms
-        process = ProcessIdentity.own().stored()
-        self._owner = _encoded({"folder": folder_id, "path": path, "process": process})
-        self._value = _encoded({"session": secrets.token_hex(16), "process": process})
-        self._lease: Lease | None = None
-        self._revision = ABSENT
-        self._steps_back = 0
+        self._owner = encoded({"folder": folder_id, "path": path, "process": ProcessIdentity.own().stored()})
+        self._session = LeasedSession(meta, SESSION, ttl_ms, self._in_use)
 
     @property
     def beat_ms(self) -> int:
         """How often to call `look`."""
-        return self._ttl_ms // 6
+        return self._session.beat_ms
 
     def take(self) -> None:
         """Raises `MetadataInUse` if the prefix belongs to another folder, or another process serves it.
@@ -72,83 +51,19 @@ class Claim:
         Waits for the lease of a session whose process cannot be checked from here, and may have died.
         """
         self._check_owner()
-        for _ in range(TAKE_TRIES_MAX):
-            if self._take_session():
-                self._meta.fence(SESSION, self._value)
-                return
-            listing = self._meta.snapshot(SESSION)
-            for found in listing.entries:
-                self._see_off(found, listing.revision)
-        raise self._contended()
+        self._session.take()
+        self._session.fence(self._meta)
 
     def look(self) -> Held:
         """Renew the claim, or take it again. Raises `MetadataInUse` if another process has it by now."""
-        assert self._lease is not None
-        try:
-            if self._meta.keep_alive(self._lease):
-                revision = self._meta.put_if(SESSION, self._value, self._revision, self._lease)
-                if revision is not None:
-                    self._revision = revision
-                    return self._kept()
-        except LeaseExpired:
-            pass
-        return self._look_again()
+        held = self._session.look()
+        if held is Held.TAKEN_AGAIN:
+            self._check_owner()
+        return held
 
     def release(self) -> None:
         """Release it, so that the next process need not wait for the lease."""
-        if self._lease is not None:
-            self._meta.revoke_lease(self._lease)
-            self._lease = None
-
-    def _look_again(self) -> Held:
-        for _ in range(TAKE_TRIES_MAX):
-            found = self._meta.get(SESSION)
-            if found is not None and found.value != self._value:
-                raise self._in_use(found)
-            if found is not None and found.revision > self._revision:  # our own write whose answer was lost
-                self._revision = found.revision
-                return self._kept()
-            if found is None or self._meta.delete(SESSION, found.revision):
-                self._revision = ABSENT
-                if self._take_session():
-                    self._check_owner()
-                    return Held.TAKEN_AGAIN
-        raise self._contended()
-
-    def _kept(self) -> Held:
-        """A restored store may have the session of the last check, but lack later changes."""
-        before, self._steps_back = self._steps_back, self._meta.steps_back
-        return Held.KEPT if before == self._steps_back else Held.TAKEN_AGAIN
-
-    def _see_off(self, found: StoredEntry, revision: int) -> None:
-        """Wait until the session of another process, seen at a revision, can be taken, or raise `MetadataInUse`."""
-        process = _process(found)
-        running = None if process is None else process.is_running()
-        if running is False:
-            self._meta.delete(SESSION, found.revision)
-            return
-        if running is None:
-            _log.warning("%s is held by %s; waiting for its lease to end", SESSION, process or "another process")
-            with self._meta.watch(SESSION, revision) as watch:
-                try:
-                    change = watch.next(2 * self._ttl_ms)
-                except RevisionCompacted:
-                    return  # check again
-                if change is not None and change.value is None:
-                    return
-        raise self._in_use(found)
-
-    def _take_session(self) -> bool:
-        lease = self._meta.grant_lease(self._ttl_ms)
-        try:
-            revision = self._meta.put_if(SESSION, self._value, ABSENT, lease)
-        except LeaseExpired:
-            return False
-        if revision is None:
-            self._meta.revoke_lease(lease)
-            return False
-        self._lease, self._revision = lease, revision
-        return True
+        self._session.release()
 
     def _check_owner(self) -> None:
         """Claim the prefix for this folder, or check that it is."""
@@ -158,21 +73,21 @@ class Claim:
                 if self._meta.put_if(OWNER, self._owner, ABSENT) is not None:
                     return
                 continue
-            owner = _decoded(found)
+            owner = decoded(found.value)
             if int(owner.get("format", FORMAT_VERSION)) > FORMAT_VERSION:
                 raise NewerFormat(f"{self._key('')} at {self._store}", int(owner["format"]), FORMAT_VERSION)
+            if is_of_cluster(owner):
+                raise cluster_prefix(self._settings)
             if owner.get("folder") != self._folder_id:
-                where = f"the data folder {owner.get('path')}, last of {_process(found) or 'an unknown process'}"
+                last = process_of(found.value) or "an unknown process"
+                where = f"the data folder {owner.get('path')}, last of {last}"
                 advice = f"give {self._path} a prefix of its own, or delete {self._key(OWNER)} if that folder is gone"
                 raise MetadataInUse(self._store, self._settings.prefix, where, f"{advice} for good")
             return
+        raise TryLater(f"metadata: {OWNER} was changed by others {TAKE_TRIES_MAX} times meanwhile; try again")
 
-    def _in_use(self, found: StoredEntry) -> MetadataInUse:
-        owner = str(_process(found) or "another process")
-        return MetadataInUse(self._store, self._settings.prefix, owner, "stop it first, or give each its own prefix")
-
-    def _contended(self) -> TryLater:
-        return TryLater(f"metadata: {SESSION} was changed by others {TAKE_TRIES_MAX} times meanwhile; try again")
+    def _in_use(self, holder: str) -> MetadataInUse:
+        return MetadataInUse(self._store, self._settings.prefix, holder, "stop it first, or give each its own prefix")
 
     @property
     def _store(self) -> str:
@@ -180,19 +95,3 @@ class Claim:
 
     def _key(self, key: str) -> str:
         return self._settings.root + key
-
-
-def _encoded(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, sort_keys=True).encode()
-
-
-def _decoded(entry: StoredEntry) -> dict[str, Any]:
-    try:
-        value = json.loads(entry.value)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _process(entry: StoredEntry) -> ProcessIdentity | None:
-    return ProcessIdentity.restored(_decoded(entry).get("process"))

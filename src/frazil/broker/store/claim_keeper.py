@@ -9,8 +9,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from frazil.broker.broker import Broker
-from frazil.broker.store.claim import Claim, Held
+from frazil.broker.store.claim import Claim
 from frazil.core.errors import FrazilError, MetadataInUse
+from frazil.meta.session import Held
 
 AGAIN_SECONDS = 1.0
 COPY_BEATS = 12

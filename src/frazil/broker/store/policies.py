@@ -40,7 +40,7 @@ def with_policy(topic: BrokerTopic, subscription: str) -> Subscription:
 
 
 async def check_takes_letters(storage: Storage, letters: TopicName, known: KnownTopics) -> None:
-    """Check that dead letters can be published there; the topic is created with the first of them."""
+    """Check that dead letters can be published there, once the topic exists."""
     if letters in known and not known[letters].reliable:
         raise TopicDiffers(str(letters), "dead_letter_topic must be a reliable topic")
     await asyncio.to_thread(_check_stored, storage, letters, frozenset(known.family(letters)))

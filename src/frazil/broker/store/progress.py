@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from frazil.broker.delivery.progress import Progress
+from frazil.broker.store.cluster import Cluster
 from frazil.broker.store.records import Records, Stored
 from frazil.broker.subscriptions.subscription import Subscription
 from frazil.core.backoff import backoff
 from frazil.core.errors import FrazilError
 from frazil.core.offsets import OffsetRange, Place
+from frazil.meta.broker_keys import topic_of_progress
 
 RANGES_MAX = 1_000
 """Ranges stored above a cursor; messages in further ranges are redelivered after a crash."""
@@ -28,8 +30,10 @@ _log = logging.getLogger("frazil.broker")
 
 
 class ProgressKeeper:
-    def __init__(self, records: Records, flush_ms: int) -> None:
+    def __init__(self, records: Records, flush_ms: int, cluster: Cluster | None = None) -> None:
+        """In a `cluster`, cursors of topics that another broker owns by now are not stored: that broker's are newer."""
         self._records = records
+        self._cluster = cluster
         self._flush_seconds = flush_ms / 1_000
         self._moved: dict[str, Subscription] = {}
         self._to_store_again: dict[str, Callable[[], Mapping[str, Stored]]] = {}
@@ -78,10 +82,13 @@ class ProgressKeeper:
         finally:
             self._moved = {**waiting, **self._moved}
 
+    def _is_ours(self, key: str) -> bool:
+        return self._cluster is None or self._cluster.owns(topic_of_progress(key))
+
     async def _store(self, moved: dict[str, Subscription]) -> None:
         taken = {key: one.progress() for key, one in moved.items()}
         values = {key: stored_form(taken[key], one.place) for key, one in moved.items()}
-        await self._records.put_all(values, copied=False)
+        await self._records.put_all(values, copied=False, only=self._is_ours)
         for key, one in moved.items():
             one.stored(taken[key])
 

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from frazil.broker.store.records_copy import lost_records
+from frazil.broker.store.records_copy import lost_records, lost_records_of
 from frazil.broker.subscriptions.consumer import Consumer
 from frazil.core.errors import FrazilError
 from frazil.core.names import TopicName
@@ -70,9 +70,19 @@ class Records:
         """
         await self._run(lambda: self._put_topics(topics, also, put or self._meta.put_all))
 
-    async def put_all(self, values: Mapping[str, Stored], *, copied: bool = True) -> None:
-        """Atomic, if they are not many. Bytes are stored unchanged."""
-        await self._run(lambda: _put_all(values, [self._meta, *(self._copies if copied else [])]))
+    async def put_all(
+        self, values: Mapping[str, Stored], *, copied: bool = True, only: Callable[[str], bool] = lambda _: True
+    ) -> None:
+        """Atomic, if they are not many. Bytes are stored unchanged.
+
+        `only` is asked for each key, in another thread, right before they are stored.
+        """
+        await self._run(
+            lambda: _put_all(
+                {key: value for key, value in values.items() if only(key)},
+                [self._meta, *(self._copies if copied else [])],
+            )
+        )
 
     async def copy_all(self, values: Mapping[str, Stored]) -> None:
         """Write to the copy alone."""
@@ -82,6 +92,14 @@ class Records:
         """Store again the records that the store has lost of these topics; returns their number."""
         return await self._run(lambda: sum(self._recover(copy, topics) for copy in self._copies))
 
+    async def recover_topic(self, topic: TopicName) -> int:
+        """The same for one topic, at a cost that depends on it alone."""
+        return await self._run(lambda: sum(self._recover_topic(copy, topic) for copy in self._copies))
+
+    async def forget_copies(self, topic: TopicName) -> None:
+        """Delete what the copy has of a topic: another broker owns it by now, and changes its records."""
+        await self._run(lambda: self._forget_copies(topic))
+
     async def get(self, key: str) -> dict[str, Any] | None:
         found = await self._run(lambda: self._meta.get(key))
         return None if found is None else json.loads(found.value)
@@ -90,12 +108,22 @@ class Records:
         """Delete the keys unconditionally."""
         await self._run(lambda: self._delete_all(keys))
 
-    async def withdraw(self, keys: Collection[str]) -> None:
-        """Remove the records of something that was not created. A failed removal is harmless, and logged."""
+    async def withdraw(self, keys: Collection[str], instead: Mapping[str, Stored]) -> None:
+        """Remove the records of something that was not created, or put back those of before, `instead`.
+
+        A failed removal is harmless, and logged.
+        """
         try:
-            await self.delete_all(keys)
+            await self.delete_all([key for key in keys if key not in instead])
+            if instead:
+                await self.put_all(instead)
         except FrazilError as error:
             _log.warning("records of what was refused are left in the metadata store: %s: %s", ", ".join(keys), error)
+
+    async def get_all(self, keys: Collection[str]) -> dict[str, bytes]:
+        """Return the values of those keys that exist, not decoded."""
+        found = await self._run(lambda: [self._meta.get(key) for key in keys])
+        return {one.key: one.value for one in found if one is not None}
 
     async def values(self, prefix: str) -> dict[str, bytes]:
         """Return the values by full keys, not decoded."""
@@ -149,6 +177,17 @@ class Records:
 
     def _recover(self, copy: MetaStore, topics: Collection[TopicName]) -> int:
         lost = lost_records(self._meta, copy, topics)
+        if lost:
+            self._meta.put_all(lost)
+        return len(lost)
+
+    def _forget_copies(self, topic: TopicName) -> None:
+        for copy in self._copies:
+            if copy.get(topic_key(TOPICS, topic)) is not None:  # it is deleted last
+                forget_topic(copy, topic)
+
+    def _recover_topic(self, copy: MetaStore, topic: TopicName) -> int:
+        lost = lost_records_of(self._meta, copy, topic)
         if lost:
             self._meta.put_all(lost)
         return len(lost)

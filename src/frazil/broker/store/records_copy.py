@@ -31,6 +31,22 @@ def lost_records(meta: MetaStore, copy: MetaStore, topics: Collection[TopicName]
     return {key: value for key, value in copied.items() if key not in there and _topic_of(key) in same}
 
 
+def lost_records_of(meta: MetaStore, copy: MetaStore, topic: TopicName) -> dict[str, bytes]:
+    """Return the records that the store has lost of one topic. Other topics in the store cost nothing."""
+    key = topic_key(TOPICS, topic)
+    mine, there = copy.get(key), meta.get(key)
+    if mine is None or (there is not None and _log_id(there.value) != _log_id(mine.value)):
+        return {}
+    below = [topic_key(prefix, topic) + "/" for prefix in (PRODUCERS, SUBSCRIPTIONS, CONSUMERS)]
+    copied = [
+        mine,
+        *(entry for prefix in below for entry in copy.list(prefix)),
+        *copy.list(PROGRESS, suffix=str(topic)),
+    ]
+    kept = {entry.key for prefix in below for entry in meta.list(prefix)}
+    return {one.key: one.value for one in copied if one.key not in kept and meta.get(one.key) is None}
+
+
 def _topic_of(key: str) -> TopicName:
     parts = key.split("/")
     namespace, topic = parts[-2:] if key.startswith(PROGRESS) else parts[3:5]

@@ -1,4 +1,4 @@
-"""Load the broker's stored state at startup, in one read.
+"""Load the broker's stored state: all of it at startup, in one read; or that of one topic.
 
 Each step visits each record once, so the time grows linearly with the number of subscriptions.
 """
@@ -6,13 +6,26 @@ Each step visits each record once, so the time grows linearly with the number of
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from frazil.broker.store.records import CONSUMERS, PRODUCERS, PROGRESS, SUBSCRIPTIONS, Records, progress_key
+from frazil.broker.delivery.progress import Progress
+from frazil.broker.store.progress import restored
+from frazil.broker.store.records import (
+    CONSUMERS,
+    PRODUCERS,
+    PROGRESS,
+    SUBSCRIPTIONS,
+    Records,
+    progress_key,
+    topic_key,
+)
 from frazil.broker.subscriptions.consumer import Consumer
 from frazil.core.names import TopicName
+
+_log = logging.getLogger("frazil.broker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +36,19 @@ class StoredSubscription:
     progress: dict[str, Any] | None
     """None for a topic that stores nothing."""
     consumers: list[Consumer]
+
+    def restored_progress(self, end: int, new_incarnation: Callable[[], int], *, reliable: bool) -> Progress:
+        """Return where it continues in a topic that ends at `end`; what is unexpected is reported."""
+        if not reliable:
+            return Progress(new_incarnation(), 0)
+        if self.progress is None:
+            _log.error("%s: how far subscription %s was is not known: all is delivered again", self.topic, self.name)
+            return Progress(new_incarnation(), 0)
+        progress = restored(self.progress, new_incarnation)
+        if progress.cursor > end:
+            _log.error("%s: subscription %s was at offset %d, but the log ends at %d: it continues there",
+                       self.topic, self.name, progress.cursor, end)  # fmt: skip
+        return progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +76,18 @@ class StoredUsers:
         for (*of, name), value in consumers.items():
             known = Consumer(name, int(value["id"]), value["key_filters"], value.get("principal"))
             self._consumers.setdefault(tuple(of), []).append(known)
+
+    @classmethod
+    async def of_topic(cls, records: Records, topic: TopicName) -> StoredUsers:
+        """Read those of one topic."""
+
+        async def below(prefix: str) -> dict[tuple[str, ...], dict[str, Any]]:
+            found = await records.list(topic_key(prefix, topic) + "/")
+            return {(topic.namespace, topic.topic, *names): value for names, value in found.items()}
+
+        subscriptions = await below(SUBSCRIPTIONS)
+        progress = await records.get_all([progress_key(name, topic) for _, _, name in subscriptions])
+        return cls(await below(PRODUCERS), subscriptions, await below(CONSUMERS), progress)
 
     @classmethod
     async def read(cls, records: Records) -> StoredUsers:

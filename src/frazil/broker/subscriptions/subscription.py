@@ -29,6 +29,7 @@ from frazil.core.clock import Clock
 from frazil.core.errors import Closed, FrazilError, InvalidInput, InvalidName, OffsetOutOfRange
 from frazil.core.offsets import Place
 from frazil.core.settings.broker import Poison
+from frazil.log.read.positions import next_offset
 
 PAUSE_US = 1_000_000
 """If the task wakes up later than this, the process was stopped or is overloaded."""
@@ -161,7 +162,7 @@ class Subscription:
         self._apply(self._state.joined(consumer.name, consumer.key_filters, self._now_us()))
 
     def expect(self, consumer: Consumer) -> None:
-        """Do nothing: messages are in the log, so none are buffered before the consumer connects."""
+        """Do nothing: messages are in the log, so nothing is buffered before the consumer connects."""
 
     def connect(self, consumer: Consumer) -> Stream:
         """Open a stream of a known consumer. Its previous stream ends, and messages in flight are
@@ -312,7 +313,7 @@ class Subscription:
         try:
             return await reader.next()
         except OffsetOutOfRange:
-            first = self._feed.topic.log.first_offset
+            first = next_offset(self._feed.topic.log, reader.offset)
             if first <= reader.offset or reader is not self._reader:
                 raise
             _log.error(
@@ -381,6 +382,7 @@ class Subscription:
         try:
             await self._set_aside(self, decision.item, decision.attempts, decision.reason)
         except (FrazilError, OSError) as error:
+            self.counts.letters_failed += 1
             _log.error("%s: subscription %s keeps a poison message: %s", self._feed.topic.name, self.name, error)
             permanent = isinstance(error, InvalidInput | InvalidName)
             self._apply(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 
 from frazil.broker.clients import producer_of
+from frazil.broker.delivery.own_policy import OwnPolicy
 from frazil.broker.delivery.policy import DeliveryPolicy
 from frazil.broker.topics.entry import Entry
 from frazil.broker.topics.topic import BrokerTopic, OutgoingMessage
@@ -34,7 +35,7 @@ def dead_letter_topic(topic: TopicName) -> TopicName:
     return TopicName(base.namespace, name)
 
 
-def letters_of(topic: TopicName, policy: DeliveryPolicy) -> TopicName:
+def letters_of(topic: TopicName, policy: DeliveryPolicy | OwnPolicy) -> TopicName:
     """Return the dead-letter topic of a subscription with this policy."""
     return dead_letter_topic(topic) if policy.dead_letter_topic is None else TopicName.parse(policy.dead_letter_topic)
 

@@ -8,18 +8,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from frazil.broker.serial import to_its_end
+from frazil.broker.store.cluster import Cluster
 from frazil.broker.store.companion import Companion
 from frazil.broker.store.records import TOPICS, Records, Stored, topic_key
 from frazil.broker.topics.identities import TopicIdentities
 from frazil.broker.topics.known import KnownTopics
-from frazil.broker.topics.making import create_log, create_logs, new_log_id, to_make
+from frazil.broker.topics.making import create_log, create_logs, created_elsewhere, new_log_id, to_make
+from frazil.broker.topics.shared_identities import SharedIdentities
 from frazil.broker.topics.topic import BrokerTopic
 from frazil.core.clock import Clock
-from frazil.core.errors import FrazilError, TopicNotFound
+from frazil.core.errors import FrazilError, TopicExists, TopicNotFound, TopicUnavailable, TryLater
 from frazil.core.names import TopicName
 from frazil.core.partitions import check_form, partition_names, topic_or_partitions
 from frazil.core.settings import RetentionSettings
@@ -30,11 +33,24 @@ _log = logging.getLogger("frazil.broker")
 
 
 class Directory:
-    def __init__(self, storage: Storage, records: Records, companion: Companion, meta: MetaStore, clock: Clock) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        records: Records,
+        companion: Companion,
+        meta: MetaStore,
+        clock: Clock,
+        cluster: Cluster | None = None,
+    ) -> None:
         self._storage = storage
         self._records = records
         self._companion = companion
-        self.identities = TopicIdentities(storage, meta, clock)
+        self.identities = (
+            TopicIdentities(storage, meta, clock)
+            if cluster is None
+            else SharedIdentities(storage, meta, clock, cluster)
+        )
+        self._cluster = cluster
         self.known = KnownTopics()
         self._carrying: asyncio.Task[None] | None = None
 
@@ -66,7 +82,7 @@ class Directory:
 
     @contextlib.asynccontextmanager
     async def held(self, name: TopicName) -> AsyncIterator[None]:
-        """Nobody else makes or deletes this topic, by whatever door."""
+        """Exclude other creations and deletions of this topic, through any door."""
         taking = asyncio.ensure_future(asyncio.to_thread(self.identities.hold, name))
         try:
             await asyncio.shield(taking)
@@ -102,26 +118,51 @@ class Directory:
         return {TopicName.parse(name) for name in await asyncio.to_thread(self._storage.topics)}
 
     async def stored(self, name: TopicName) -> set[TopicName]:
-        """Return the topic and its partitions in the log, including those unknown here."""
+        """Return the topic and its partitions that have logs, including those unknown here."""
+        return await asyncio.to_thread(self.identities.family, name)
+
+    async def here(self, name: TopicName) -> set[TopicName]:
+        """Return the topic and its partitions that have logs in this folder."""
         return await asyncio.to_thread(self._storage.family, name)
 
     async def all_of(self, name: TopicName) -> list[TopicName]:
-        """Return the topic, or all its partitions, in the log or here."""
-        return topic_or_partitions(name, await self.stored(name) | self.known.family(name))
+        """Return the topic, or all its partitions, in this folder or known here."""
+        return topic_or_partitions(name, await self.here(name) | self.known.family(name))
+
+    async def check_here(self, names: Iterable[TopicName]) -> None:
+        """Raise `TryLater` if another broker owns one of them by now, which this broker has not learnt yet."""
+        for one in names:
+            if await asyncio.to_thread(self.identities.is_elsewhere, one):
+                raise TryLater(f"{one} belongs to another broker by now; try again")
 
     async def add(
         self, name: TopicName, *, reliable: bool, create: bool, also: Mapping[str, Stored] | None = None
     ) -> BrokerTopic:
-        """Open or create a topic that is not known yet; `also` is stored atomically with it."""
+        """Open or create a topic that is not known yet; `also` is stored atomically with it.
+
+        In a cluster an existing topic is known from `adopt` on, with its users: one that is not served is refused.
+        """
         self.check_partitioning(name)
         if create:
             create_one = partial(create_log, self._storage, name)
             async with self.held(name):
                 if name not in await self.stored(name):
-                    (topic,) = await self._make([name], [name], reliable, None, create_one, also or {})
+                    try:
+                        (topic,) = await self._make([name], [name], reliable, None, create_one, also or {}, {})
+                    except TopicExists:
+                        if not await asyncio.to_thread(self.identities.is_elsewhere, name):
+                            raise
+                        raise created_elsewhere(name) from None
                     return topic
         stored = await self.stored(name)
-        topic = await self._opened(name, reliable or name in stored)
+        if name in stored and not (self._cluster is None or self._cluster.serves(name)):
+            raise TopicUnavailable(str(name), "it is being opened or moved")
+        try:
+            topic = await self._opened(name, reliable or name in stored)
+        except TopicNotFound:
+            if name not in stored:
+                raise
+            raise TopicUnavailable(str(name), "it was deleted, which this broker has not learnt everywhere") from None
         topic.check_dispatch(reliable=reliable)
         await self._introduce(topic, await self._records.get(topic_key(TOPICS, name)), also)
         self.known.add(topic)
@@ -134,20 +175,40 @@ class Directory:
         reliable: bool,
         retention: RetentionSettings | None,
         also: Mapping[str, Stored],
+        instead: Mapping[str, Stored] | None = None,
+        ack: str | None = None,
     ) -> list[TopicName]:
-        """Create a topic, or all its partitions: all or none. Returns their names; raises `TopicExists`."""
+        """Create a topic, or all its partitions: all or none. Returns their names; raises `TopicExists`.
+
+        `also` is stored atomically with it. If its log cannot be created, `instead` has the records of before, if any.
+        """
         names = partition_names(base, partitions) if partitions else [base]
-        create = partial(create_logs, self._storage, base, partitions, retention)
+        create = partial(create_logs, self._storage, base, partitions, retention, ack=ack)
         async with self.held(base):
             known = {name: self.known[name].reliable for name in self.known.family(base)}
             missing = to_make(base, partitions, reliable, known, await self.stored(base))
             unknown = [name for name in names if name not in self.known]
-            await self._make(unknown, missing, reliable, retention, create, also)
+            await self._make(unknown, missing, reliable, retention, create, also, instead or {}, ack)
         return names
 
     def check_partitioning(self, name: TopicName) -> None:
         """Check against all topics, including non-reliable ones, which the log does not know."""
         check_form(name, self.known, has_partitions=name not in self.known and bool(self.partitions(name)))
+
+    async def adopt(self, name: TopicName) -> BrokerTopic | None:
+        """Open a topic that this broker owns by now, with its stored records.
+
+        Returns None for a topic that no client of the broker has used: it is added when one asks for it.
+        """
+        value = await self._records.get(topic_key(TOPICS, name))
+        if value is None:
+            return None
+        topic = await self._opened(name, bool(value["reliable"]))
+        if topic.reliable and not await asyncio.to_thread(self.identities.has_log, name, topic.log_id):
+            raise TryLater(f"the record of {name} names another log by now; try again")
+        await self._introduce(topic, value)
+        self.known.add(topic)
+        return topic
 
     async def _opened(self, name: TopicName, reliable: bool) -> BrokerTopic:
         log = await asyncio.to_thread(self._storage.topic, str(name), create=False) if reliable else None
@@ -160,6 +221,7 @@ class Directory:
     ) -> None:
         """Add a topic with its stored records; records of another log, which was deleted elsewhere, are dropped."""
         if known is not None and not topic.is_of_log(known.get("log_id")):
+            await self.check_here([topic.name])
             _log.warning("%s was deleted and recreated: the old one's state is dropped", topic.name)
             if await asyncio.to_thread(self.identities.has_log, topic.name, topic.log_id):
                 await self._records.delete_topic(topic.name)  # what was set for it since it was made stays
@@ -178,18 +240,15 @@ class Directory:
         retention: RetentionSettings | None,
         create: Callable[[Mapping[TopicName, str]], None],
         also: Mapping[str, Stored],
+        instead: Mapping[str, Stored],
+        ack: str | None = None,
     ) -> list[BrokerTopic]:
         """Store the records before the logs are created: if that is refused, nothing was done.
 
         Records of logs that were never created are harmless: they name a log that does not exist. The caller holds the
-        topic's lock: a caller that is cancelled keeps it until all is done, as nothing stops the thread that creates
-        the log.
+        topic's lock.
         """
-        made = asyncio.ensure_future(self._make_all(names, missing, reliable, retention, create, also))
-        try:
-            return await asyncio.shield(made)
-        finally:
-            await _ended(made)
+        return await to_its_end(self._make_all(names, missing, reliable, retention, create, also, instead, ack))
 
     async def _make_all(
         self,
@@ -199,15 +258,19 @@ class Directory:
         retention: RetentionSettings | None,
         create: Callable[[Mapping[TopicName, str]], None],
         also: Mapping[str, Stored],
+        instead: Mapping[str, Stored],
+        ack: str | None = None,
     ) -> list[BrokerTopic]:
         ids = {one: new_log_id() if one in missing else self._storage.record(str(one)).log_id for one in names}
         for one in names:
             known = await self._records.get(topic_key(TOPICS, one))
             if known is not None and known.get("log_id") not in (None, ids[one]):
+                if await asyncio.to_thread(self.identities.is_elsewhere, one):
+                    raise TopicExists(str(one))
                 await self.forget(one)
         values = {one: {"reliable": reliable, "log_id": ids[one] if reliable else None} for one in names}
         reserved = {one: ids[one] if reliable else None for one in missing}
-        reserve = partial(self.identities.reserve, names[0], reserved, None, retention)
+        reserve = partial(self.identities.reserve, names[0], reserved, None, retention, ack=ack)
         await self._records.put_topics(values, also, reserve)
         try:
             if reliable:
@@ -216,8 +279,8 @@ class Directory:
             for topic in topics:  # its log was created through another protocol meanwhile
                 await self._introduce(topic, values[topic.name])
         except BaseException:
-            await self._records.withdraw([*also, *(topic_key(TOPICS, one) for one in missing)])
-            await asyncio.to_thread(self.identities.follow, names[0])
+            await self._records.withdraw([*also, *(topic_key(TOPICS, one) for one in missing)], instead)
+            await asyncio.to_thread(self.identities.undo, names[0], reserved)
             raise
         for topic in topics:
             self.known.add(topic)
@@ -230,21 +293,13 @@ class Directory:
 
     async def forget(self, name: TopicName) -> None:
         """All that is stored of a topic, or nothing. Its record goes with the last of its partitions."""
-        is_last = (await self.stored(name) | self.known.family(name)) <= {name}
+        is_last = await asyncio.to_thread(self.identities.is_last, name, set(self.known.family(name)))
         also: list[str] = []
         if is_last:
             also += await asyncio.to_thread(self._companion.keys, name)
             also += await asyncio.to_thread(self.identities.keys_of, name)
         await self._records.delete_topic(name, also)
         self._companion.forgotten(name)
+        await asyncio.to_thread(self.identities.removed, name)
         if not is_last and name in self.known and not self.known[name].reliable:
             await asyncio.to_thread(self.identities.follow, name)
-
-
-async def _ended(task: asyncio.Future[list[BrokerTopic]]) -> None:
-    """Wait for the task, also while the waiting one is cancelled again. Its error stays in it."""
-    while not task.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait([task])
-    if not task.cancelled():
-        task.exception()  # it counts as seen

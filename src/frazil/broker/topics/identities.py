@@ -28,10 +28,11 @@ from frazil.core.clock import Clock
 from frazil.core.errors import CorruptLog, FrazilError, MetadataUnavailable, TopicExists, TopicNotFound, TryLater
 from frazil.core.names import TopicName
 from frazil.core.rows import check_own_schema
-from frazil.core.settings import RetentionSettings
+from frazil.core.settings import AckLevel, RetentionSettings
 from frazil.core.topic_names import twins
 from frazil.log.folder.catalog import TopicRecord
 from frazil.log.storage import Storage
+from frazil.log.write.acks import ack_of_new_topic
 from frazil.meta.broker_keys import OWNER
 from frazil.meta.store import ABSENT, MetaStore, StoredEntry
 from frazil.meta.topic_records import (
@@ -108,6 +109,16 @@ class TopicIdentities:
         finally:
             self.release(base)
 
+    # --- which topics there are
+
+    def family(self, name: TopicName) -> set[TopicName]:
+        """Return the topic (without partition number) and its partitions that have logs."""
+        return self._storage.family(name)
+
+    def is_last(self, name: TopicName, known: Collection[TopicName]) -> bool:
+        """Whether no other partition is left of the topic; `known` are those without a log."""
+        return self._storage.family(name) | set(known) <= {name}
+
     # --- create
 
     def make(
@@ -116,6 +127,7 @@ class TopicIdentities:
         partitions: int,
         schema: pa.Schema | None = None,
         retention: RetentionSettings | None = None,
+        ack: str | None = None,
     ) -> None:
         """Create a topic, or all its partitions, with their logs: all or none. Raises `TopicExists`."""
         if schema is not None:
@@ -123,13 +135,13 @@ class TopicIdentities:
             schema = schema.remove_metadata()
         with self.holding(base):
             unstored = dict.fromkeys(self._unstored(base.partition_of()[0]), False)
-            missing = to_make(base, partitions, True, unstored, self._storage.family(base))
+            missing = to_make(base, partitions, True, unstored, self.family(base))
             ids = {name: new_log_id() for name in missing}
-            self.reserve(base, ids, schema, retention)
+            self.reserve(base, ids, schema, retention, ack=ack)
             try:
-                create_logs(self._storage, base, partitions, retention, ids, schema)
+                create_logs(self._storage, base, partitions, retention, ids, schema, ack)
             except BaseException:
-                self.follow(base)
+                self.undo(base, ids)
                 raise
 
     def reserve(
@@ -139,6 +151,7 @@ class TopicIdentities:
         schema: pa.Schema | None = None,
         retention: RetentionSettings | None = None,
         also: Mapping[str, bytes] | None = None,
+        ack: str | None = None,
     ) -> None:
         """Store the record of logs before they are created, and `also` with it; raises `TopicExists` if they exist.
 
@@ -146,7 +159,11 @@ class TopicIdentities:
         """
         base, now_us = name.partition_of()[0], self._clock.now_us()
         kept = None if retention is None else retention.model_dump()
-        new = {one: LogIdentity(log_id, now_us, packed_schema(schema), kept) for one, log_id in ids.items()}
+        level = recorded_ack(ack_of_new_topic(self._storage.settings, ack))
+        new = {
+            one: LogIdentity(log_id, now_us, packed_schema(schema), kept, ack=level if log_id is not None else None)
+            for one, log_id in ids.items()
+        }
         for _ in range(TRIES_MAX):
             entry = self._meta.get(topic_record_key(base))
             self._check_free(base, entry)
@@ -156,11 +173,23 @@ class TopicIdentities:
             present = self._present(base, entry, self._unstored(base))
             if there := sorted(present.keys() & new.keys()):
                 raise TopicExists(str(there[0]))
+            self._check_forms(new, present)
             if entry is not None and not present:  # of a topic that is gone: its schema goes with it
                 self._meta.delete_all([schema_key(TopicIdentity.decode(entry.value).topic)])
-            if self._put(base, present | new, entry, also):
+            if self._put(base, {**present, **{one: self._new(log) for one, log in new.items()}}, entry, also):
                 return
-        raise _contended(base)
+        raise contended(base)
+
+    def undo(self, name: TopicName, ids: Mapping[TopicName, str | None]) -> None:  # noqa: ARG002 - the folder tells
+        """Correct the record after the creation of these logs has failed. The caller holds the topic."""
+        self.follow(name)
+
+    def _new(self, log: LogIdentity) -> LogIdentity:
+        """Complete the record of a new log."""
+        return log
+
+    def _check_forms(self, new: Collection[TopicName], present: Collection[TopicName]) -> None:
+        """Raise `PartitioningDiffers` if new topics and present ones are not of one form. The folder has checked it."""
 
     def _check_free(self, base: TopicName, entry: StoredEntry | None) -> None:
         """Raise `TopicExists` for the record of another owner, `InvalidName` for that of another existing topic."""
@@ -188,6 +217,13 @@ class TopicIdentities:
         known = {} if entry is None else TopicIdentity.decode(entry.value).logs
         return name in known and known[name].log_id == log_id
 
+    def is_elsewhere(self, name: TopicName) -> bool:  # noqa: ARG002 - one server has all
+        """Whether another broker owns the topic, by its record as it is now."""
+        return False
+
+    def removed(self, name: TopicName) -> None:
+        """Take a topic out of the record, once all that is stored of it is deleted. Here `follow` does it."""
+
     # --- following the folder
 
     def changed(self, name: TopicName) -> None:
@@ -200,7 +236,7 @@ class TopicIdentities:
             _log.warning("the record of %s in the metadata store is old, and is stored later: %s", name, error)
 
     def follow(self, name: TopicName) -> None:
-        """The same for whoever holds the topic."""
+        """The same, for the holder of the topic."""
         own = name.partition_of()[0]
         self._due.add(own)
         for one in [own, *(other for other in list(self._due) if other != own)]:
@@ -294,7 +330,7 @@ class TopicIdentities:
                 return
             if not logs and (entry is None or self._is_waited_for(entry) or self._withdrawn(entry)):
                 return
-        raise _contended(base)
+        raise contended(base)
 
     def _withdrawn(self, entry: StoredEntry) -> bool:
         """With the topic's schema, first: what is left by an interruption is found again by the record."""
@@ -375,7 +411,7 @@ def _without_log(entries: Iterable[StoredEntry]) -> Iterator[TopicName]:
             yield TopicName(*entry.key.removeprefix(TOPICS).split("/"))
 
 
-def _contended(base: TopicName) -> TryLater:
+def contended(base: TopicName) -> TryLater:
     return TryLater(f"the record of {base} was changed by others {TRIES_MAX} times meanwhile; try again")
 
 
@@ -383,4 +419,10 @@ def identity_of(record: TopicRecord, known: LogIdentity | None = None) -> LogIde
     """Return the folder's data on a log. The creation time is that of the known record, if there is one."""
     retention = None if record.retention is None else record.retention.model_dump()
     created_us = known.created_us if known is not None and known.log_id == record.log_id else record.created_us
-    return LogIdentity(record.log_id, created_us, packed_schema(record.schema), retention)
+    ack = recorded_ack(record.ack)
+    return LogIdentity(record.log_id, created_us, packed_schema(record.schema), retention, ack=ack)
+
+
+def recorded_ack(level: AckLevel) -> str | None:
+    """Return the level as it is recorded: not at all if it is `disk`."""
+    return None if level is AckLevel.DISK else level.value

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 
 from frazil.broker.topics.topic import BrokerTopic
+from frazil.core.errors import TryLater
 from frazil.core.names import TopicName
 from frazil.core.topic_names import TopicNames
 
@@ -27,3 +28,8 @@ class KnownTopics(dict[TopicName, BrokerTopic]):
     def family(self, name: TopicName) -> AbstractSet[TopicName]:
         """The topic that `name` is, or is a partition of, and its partitions: those of them that are known."""
         return self._names.family(name)
+
+    def check_still_there(self, topic: BrokerTopic) -> None:
+        """Refuse a change of a topic that was deleted or moved while the change waited; raises `TryLater`."""
+        if self.get(topic.name) is not topic:
+            raise TryLater(f"{topic.name} was deleted or moved just now; try again")

@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 
 import pyarrow as pa
 
-from frazil.core.errors import TopicExists
+from frazil.core.errors import TopicExists, TopicUnavailable
 from frazil.core.names import TopicName
 from frazil.core.partitions import check_form, partition_names, partitions_of, partitions_to_make
 from frazil.core.settings import RetentionSettings
@@ -58,9 +58,16 @@ def create_logs(
     retention: RetentionSettings | None,
     ids: Mapping[TopicName, str] | None = None,
     schema: pa.Schema | None = None,
+    ack: str | None = None,
 ) -> None:
     """Create all or none. `ids` are the ids of the new logs."""
     if partitions:
-        storage.create_partitions(str(base), partitions, retention=retention, log_ids=ids)
+        storage.create_partitions(str(base), partitions, retention=retention, log_ids=ids, ack=ack)
     else:
-        storage.create_topic(str(base), schema=schema, retention=retention, log_id=(ids or {}).get(base))
+        log_id = (ids or {}).get(base)
+        storage.create_topic(str(base), schema=schema, retention=retention, log_id=log_id, ack=ack)
+
+
+def created_elsewhere(name: TopicName) -> TopicUnavailable:
+    """Return the error of a call that would have created a topic, and that goes on at its owner."""
+    return TopicUnavailable(str(name), "another broker has just created it")

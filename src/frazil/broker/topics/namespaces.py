@@ -29,6 +29,10 @@ class Namespaces:
     def names(self) -> list[str]:
         return sorted({DEFAULT, *self._made(), *self._topics_of()})
 
+    def topics(self, name: str) -> list[TopicName]:
+        """Return the topics in a namespace."""
+        return [topic for topic in self._storage.names() | set(self._known()) if topic.namespace == name]
+
     def check_there(self, name: str) -> None:
         check_namespace(name)
         if name not in self.names():

@@ -71,11 +71,11 @@ def _is_of(topic: TopicName, letter: Message, source: TopicName | None) -> bool:
 
 Publish = Callable[[BrokerTopic, OutgoingMessage], Awaitable[int]]
 """With the checks and traces of every other message."""
-MayPublish = Callable[[TopicName], None]
-"""Raises if the caller may not publish to the topic that a letter names; called before the topic is looked up."""
+MayPublish = Callable[[TopicName, Message], None]
+"""Raises if the caller may not publish a letter to the topic that it names; called before the topic is looked up."""
 
 
-def _anywhere(_: TopicName) -> None:
+def _anywhere(_: TopicName, __: Message) -> None:
     pass
 
 
@@ -177,7 +177,7 @@ def _target(broker: Broker, letter: Message, may_publish: MayPublish) -> BrokerT
         parsed = TopicName.parse(name)
     except InvalidName:
         raise InvalidInput(f"the message at offset {letter.offset} is no dead letter: it has no {TOPIC}") from None
-    may_publish(parsed)
+    may_publish(parsed, letter)
     found = broker.topics.get(parsed)
     if found is None:
         raise TopicNotFound(name, f"the dead letter at offset {letter.offset} came from it; create it first")

@@ -72,6 +72,9 @@ def set_(
 @app.command()
 def delete(
     role: RoleArgument,
+    force: Annotated[
+        bool, typer.Option("--force", help="Even if it denies something to callers whose tokens name it.")
+    ] = False,
     server: options.Server = None,
     data: options.Data = None,
     config: options.Config = None,
@@ -79,7 +82,7 @@ def delete(
 ) -> None:
     """Delete a role that has no bindings."""
     with access_admin(server, data, config) as admin:
-        found = admin.delete_role(role)
+        found = admin.delete_role(role, force=force)
     if as_json:
         output.print_json(found)
     else:

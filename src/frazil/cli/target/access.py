@@ -37,7 +37,7 @@ class AccessAdmin(Protocol):
 
     def set_role(self, name: str, rules: Sequence[Mapping[str, Any]]) -> dict[str, Any]: ...
 
-    def delete_role(self, name: str) -> dict[str, Any]: ...
+    def delete_role(self, name: str, *, force: bool) -> dict[str, Any]: ...
 
     def bindings(self, principal: str | None) -> list[dict[str, Any]]: ...
 
@@ -86,8 +86,8 @@ class ServedAccess:
     def set_role(self, name: str, rules: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return dict(self._server.put(f"/v1/roles/{quote(name, safe='')}", {"rules": list(rules)}))
 
-    def delete_role(self, name: str) -> dict[str, Any]:
-        return dict(self._server.delete(f"/v1/roles/{quote(name, safe='')}"))
+    def delete_role(self, name: str, *, force: bool) -> dict[str, Any]:
+        return dict(self._server.delete(f"/v1/roles/{quote(name, safe='')}", force="true" if force else "false"))
 
     def bindings(self, principal: str | None) -> list[dict[str, Any]]:
         found = self._server.all("/v1/bindings")
@@ -132,8 +132,8 @@ class StoredAccess:
     def set_role(self, name: str, rules: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return self._roles.put(name, rules).as_dict()
 
-    def delete_role(self, name: str) -> dict[str, Any]:
-        self._roles.delete(name)
+    def delete_role(self, name: str, *, force: bool) -> dict[str, Any]:
+        self._roles.delete(name, force=force)
         return {"name": name, "deleted": True}
 
     def bindings(self, principal: str | None) -> list[dict[str, Any]]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
 from typing import Any
 
 from frazil.cli.target.server import Server
@@ -18,11 +20,12 @@ Begin = Callable[[contextlib.ExitStack, int], Callable[[int], None]]
 
 def run_job(server: Server, path: str, asked: Mapping[str, Any], counted: str, begin: Begin) -> dict[str, Any]:
     """Return the job's result, or raise its error."""
-    job = server.post(path, asked)
-    path, done = f"{path}/{job['id']}", 0
-    advance: Callable[[int], None] | None = None
+    done, advance, job = 0, None, None
     with contextlib.ExitStack() as stack:
         try:
+            with _interrupt_deferred():  # a job cannot be cancelled before its id is known
+                server, job = server.post_to_owner(path, asked)
+                path = f"{path}/{job['id']}"
             while job["state"] in ("queued", "running"):
                 threading.Event().wait(LOOK_SECONDS)
                 job = server.get(path)
@@ -32,8 +35,32 @@ def run_job(server: Server, path: str, asked: Mapping[str, Any], counted: str, b
                     advance(job[counted] - done)
                     done = job[counted]
         except KeyboardInterrupt:
-            server.delete(path)
+            if job is not None:
+                server.delete(path)
             raise
     if job["result"] is None:
         raise from_dict(job["error"] or {"message": "it was cancelled by someone else; begin it again"})
     return dict(job["result"])
+
+
+@contextlib.contextmanager
+def _interrupt_deferred() -> Iterator[None]:
+    """Let the first Ctrl-C take effect after the block; a second one takes effect at once."""
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pending: list[int] = []
+
+    def defer(number: int, frame: FrameType | None) -> None:
+        if pending:
+            before(number, frame)
+        pending.append(number)
+
+    signal.signal(signal.SIGINT, defer)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if pending:
+            before(signal.SIGINT, None)

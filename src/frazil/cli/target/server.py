@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +17,9 @@ from urllib.parse import quote, urlencode, urlsplit
 from frazil.cli.target.credentials import context_of, named_credentials
 from frazil.cli.target.folder import settings_on_disk
 from frazil.core.addresses import is_loopback
+from frazil.core.cluster import http_address
 from frazil.core.credentials import NO_CREDENTIALS, ClientCredentials, TokenReader
-from frazil.core.errors import FrazilError, InvalidInput, ServerNeeded, ServerUnreachable, TryLater
+from frazil.core.errors import FrazilError, InvalidInput, NotOwner, ServerNeeded, ServerUnreachable, TryLater
 from frazil.core.errors.codec import from_dict
 from frazil.core.names import TopicName
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 VARIABLE = "FRAZIL_SERVER"
 CALL_SECONDS_MAX = 60.0
 PAGE_MAX = 1_000
+OWNERS_MAX = 5
+"""How often a call follows a topic to another broker: it may move meanwhile."""
 
 
 def named_server(server: str | None, data: Path | None, config: Path | None = None) -> Server | None:
@@ -76,7 +80,11 @@ def topic_path(topic: str, *more: str) -> str:
 
 
 class Server:
-    """A client for the HTTP API of `frazil serve`. Its errors are raised as the original error."""
+    """A client for the HTTP API of `frazil serve`. Its errors are raised as the original error.
+
+    A call for a topic of another broker of the cluster is made there. Only an answer of this server says where: it was
+    verified before it got the credentials.
+    """
 
     def __init__(
         self,
@@ -101,6 +109,7 @@ class Server:
         self.flight_credentials = flight_credentials or credentials
         """For the server's Flight address."""
         self._tokens = TokenReader(credentials)
+        self._brokers: dict[str, Server] = {}
         self._may_send_token = parts.scheme == "https" or is_loopback(parts.hostname)
 
     @cached_property
@@ -150,6 +159,10 @@ class Server:
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
         return self._json("POST", path, body)
 
+    def post_to_owner(self, path: str, body: Mapping[str, Any]) -> tuple[Server, Any]:
+        """Return the broker that has answered too: what was started runs there."""
+        return self._answered("POST", path, body)
+
     def put(self, path: str, body: Mapping[str, Any]) -> Any:
         return self._json("PUT", path, body)
 
@@ -179,10 +192,40 @@ class Server:
             raise self._stranger("GET /metrics", status)
         return answer.decode()
 
+    def broker(self, broker_id: str, address: str) -> Server:
+        """Return another broker of the cluster, at the address that this one has announced."""
+        if address == self.address:
+            return self
+        if self.address.startswith("https:") and not address.startswith("https:"):
+            raise InvalidInput(f"the broker {broker_id} is at {address}, without TLS: it is not called", field="server")
+        found = self._brokers.get(address)
+        if found is None:
+            found = self._brokers[address] = Server(
+                address, call_seconds_max=self._call_seconds_max, credentials=self.credentials.for_other_brokers
+            )
+        return found
+
     def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        return self._answered(method, path, body)[1]
+
+    def _answered(self, method: str, path: str, body: Mapping[str, Any] | None) -> tuple[Server, Any]:
+        server, followed = self, 0
+        while True:
+            try:
+                return server, server._asked(method, path, body)
+            except NotOwner as elsewhere:
+                address = http_address(elsewhere.fields["addresses"])
+                if address is None or followed == OWNERS_MAX:
+                    raise
+                if followed:  # it moves: the brokers do not agree yet
+                    threading.Event().wait(elsewhere.fields["retry_after_ms"] / 1_000)
+                followed += 1
+                server = self.broker(elsewhere.fields["broker_id"], address)
+
+    def _asked(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
         status, answer = self._call(method, path, body)
         parsed = self._parsed(f"{method} {path}", status, answer)
-        if status < 400:
+        if status < 300:
             return parsed
         if not isinstance(parsed, dict) or parsed.get("error") in (None, "not_found", "method_not_allowed"):
             raise self._stranger(f"{method} {path}", status)

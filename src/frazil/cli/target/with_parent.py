@@ -18,7 +18,7 @@ def end_with_stdin() -> None:
     threading.Thread(target=_wait_for_its_end, daemon=True).start()
 
 
-def told_on_stdin() -> Any:
+def read_stdin() -> Any:
     """Return the JSON value that the parent has written as one line: others must not see it on a command line.
 
     Called before `end_with_stdin`, which reads what comes after.

@@ -40,7 +40,7 @@ def print_dicts(names: Sequence[str], found: Iterable[Mapping[str, Any]], *, rig
 
 def print_pairs(pairs: Iterable[tuple[str, Any]]) -> None:
     for name, value in pairs:
-        print(f"{name + ':':<16}{_shown(value)}")
+        print(f"{name + ':':<15} {_shown(value)}")
 
 
 def print_facts(found: Mapping[str, Any]) -> None:

@@ -22,11 +22,11 @@ def parse_start(text: str, option: str = "-o") -> Start:
     if re.fullmatch(r"\d{1,19}", text, re.ASCII):
         return int(text)
     if text.startswith("@"):
-        return _parse_time(text[1:], option)
+        return parse_time(text[1:], option)
     raise InvalidInput(f"{option}: {text!r} is not start, end, an offset or @TIME")
 
 
-def _parse_time(text: str, option: str) -> datetime:
+def parse_time(text: str, option: str) -> datetime:
     try:
         if re.fullmatch(r"\d{1,19}", text, re.ASCII):
             return _EPOCH + timedelta(milliseconds=int(text))

@@ -10,8 +10,10 @@ import io
 import os
 import select
 import sys
+from collections.abc import Iterable
 
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
+_WRITE_BYTES = 256 * 1024
 
 
 def open_all() -> None:
@@ -67,3 +69,17 @@ def _discard(number: int) -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, number)
     os.close(null)
+
+
+def write_lines(lines: Iterable[bytes]) -> None:
+    """Write in large pieces, and flush after each batch, so that a follower sees it at once."""
+    out = sys.stdout.buffer
+    held, held_bytes = [], 0
+    for line in lines:
+        held.append(line)
+        held_bytes += len(line)
+        if held_bytes >= _WRITE_BYTES:
+            out.write(b"".join(held))
+            held, held_bytes = [], 0
+    out.write(b"".join(held))
+    out.flush()

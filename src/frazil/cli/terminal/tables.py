@@ -28,7 +28,10 @@ def print_cells(headings: Sequence[str], rows: Iterable[Sequence[str]], right: S
         table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(escape, row))
+    plain_console(4096).print(table)
+
+
+def plain_console(pipe_width: int) -> Console:
+    """Return a console on stdout, as wide as the terminal, or as given in a pipe."""
     out = _Out(highlight=False)
-    if not out.is_terminal:
-        out = _Out(highlight=False, width=4096)
-    out.print(table)
+    return out if out.is_terminal else _Out(highlight=False, width=pipe_width)

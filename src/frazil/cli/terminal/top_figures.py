@@ -60,6 +60,12 @@ class ServerFigures:
     disk_used_bytes: int | None
     disk_limit_bytes: int | None
     mover_alive: bool | None
+    brokers_active: int | None
+    brokers_gone: int | None
+    leads: bool
+    topics_owned: int | None
+    topics_unserved: int | None
+    load_variation: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +111,12 @@ def _server(before: Scrape | None, now: Scrape) -> ServerFigures:
         disk_used_bytes=_whole(now.value("frazil_disk_used_bytes")),
         disk_limit_bytes=_whole(now.value("frazil_disk_limit_bytes")),
         mover_alive=None if alive is None else alive == 1,
+        brokers_active=_whole(now.value("frazil_cluster_brokers", state="active")),
+        brokers_gone=_whole(now.value("frazil_cluster_brokers", state="gone")),
+        leads=now.value("frazil_cluster_leads") == 1,
+        topics_owned=_whole(now.value("frazil_topics")),
+        topics_unserved=_whole(now.value("frazil_cluster_topics_unserved")),
+        load_variation=now.value("frazil_cluster_load_variation"),
     )
 
 

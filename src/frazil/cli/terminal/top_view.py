@@ -84,11 +84,21 @@ def server_lines(address: str, one: ServerFigures, away: str | None) -> list[str
     mover = {None: "-", True: "runs", False: "does not run"}[one.mover_alive]
     state = f"no answer: {away}; trying again" if away else "ready" if one.ready else "not ready: see frazil doctor"
     times = f"ack p50 {_ms(one.ack_p50_ms)}  p99 {_ms(one.ack_p99_ms)}  sync p99 {_ms(one.sync_p99_ms)}"
-    return [
+    lines = [
         f"{address}  {state}",
         f"publish {_per_second(one.rows_per_second)}  {_bytes_per_second(one.bytes_per_second)}  {times}",
         f"disk {output.bytes_shown(one.disk_used_bytes)}{limit}  mover {mover}",
     ]
+    return lines if (one.brokers_active or 0) + (one.brokers_gone or 0) < 2 else [*lines, _cluster_line(one)]
+
+
+def _cluster_line(one: ServerFigures) -> str:
+    gone = f", {one.brokers_gone} gone" if one.brokers_gone else ""
+    unserved = f"  {one.topics_unserved} without a broker !" if one.topics_unserved else ""
+    uneven = "-" if one.load_variation is None else f"{one.load_variation:.0%}"
+    leads = "  leads" if one.leads else ""
+    topics = f"topics here {count_shown(one.topics_owned)}{unserved}"
+    return f"cluster {one.brokers_active} brokers{gone}{leads}  {topics}  load varies by {uneven}"
 
 
 def screen(address: str, found: Figures, away: str | None, width: int, height: int) -> RenderableType:

@@ -15,6 +15,8 @@ FrazilError
 │   ├── SubjectMismatch
 │   ├── MessageRefused
 │   ├── InvalidPosition
+│   ├── RequestTooLarge
+│   ├── EncodingRefused
 │   └── OffsetOutOfRange
 ├── TopicNotFound           create it, or fix the name
 ├── SubscriptionNotFound    subscribe first, or fix the name
@@ -30,6 +32,10 @@ FrazilError
 ├── SubscriptionTaken       use its consumer's name, or another subscription
 ├── ConsumerReplaced        another connection uses the name of the consumer; end it, or use another name
 ├── BrokerOff               switch the broker on
+├── BrokerNotFound          fix the id of the broker
+├── ClusterOff              there is no other broker
+├── PartitionsElsewhere     call for each partition by its name
+├── LossNotAccepted         start the broker that has the rows, or accept their loss
 ├── ServerNeeded            start a server, or name one
 ├── ServerUnreachable       start that server, or name another
 ├── SchemaNotFound          register it, or fix the subject or version
@@ -45,6 +51,10 @@ FrazilError
 │   ├── DiskFull
 │   ├── DiskBudgetExceeded
 │   ├── ResourcesExhausted
+│   ├── ObjectStoreUnavailable
+│   ├── LogFenced
+│   ├── NotOwner
+│   ├── TopicUnavailable
 │   ├── OwnerUnreachable
 │   ├── NobodyLeads
 │   ├── AnotherLeads
@@ -56,9 +66,12 @@ FrazilError
 ├── RevisionCompacted       older changes are gone; list again, and watch from there
 ├── LeaseExpired            the lease and its keys are gone; grant another
 ├── SparkUnavailable        Spark cannot start, or has died; see `frazil doctor`
+├── ObjectsAhead            the log was set back behind its objects; nothing is uploaded
+├── ObjectsDiffer           a copy of the folder has uploaded other rows; nothing is uploaded
 ├── TableRefused            the table does not match its log; inspect it before moving rows
 │   ├── TableRolledBack
 │   ├── RowsMissing
+│   ├── DerivedTableBehind
 │   ├── TableAhead
 │   └── TableDamaged
 ├── NotInstalled            a package is missing; run the command in the message
@@ -71,11 +84,19 @@ FrazilError
 ├── PermissionDenied        ask an administrator for a role
 ├── SecurityOff             switch security on
 ├── GrantNotFound           create the key, role or binding, or fix its name
+├── TenantNotFound          create it, or fix its name
+├── TenantExists            use the existing one, or finish its deletion
+├── TenantInUse             remove the users of its topics first, or force the deletion
+├── DatasetNotFound         send to it, or fix its name
+├── TelemetryOff            switch telemetry on
+├── TraceNotFound           fix its id, or name the dataset
 ├── HostRefused             use an address or an allowed name of the server
 ├── OriginRefused           call from a page of the server itself, or from no page
 ├── LogFailed               the disk failed; restart to recover what was acknowledged
 ├── CorruptLog              the bytes are wrong; see `frazil log check`
+│   ├── ObjectDamaged       an object of the object tier is missing, cut or changed
 │   └── NewerFormat         a newer Frazil wrote it; open it with that version
+├── RestoreRefused          use a folder without topics, or say which log to leave out
 ├── UsedAfterFork           it belongs to the parent process; create one in this process
 └── Closed                  the storage was closed
 """
@@ -96,10 +117,17 @@ from frazil.core.errors.admin import NamespaceNotFound as NamespaceNotFound
 from frazil.core.errors.admin import ServerNeeded as ServerNeeded
 from frazil.core.errors.admin import ServerUnreachable as ServerUnreachable
 from frazil.core.errors.admin import SubscriptionNotFound as SubscriptionNotFound
+from frazil.core.errors.admin import SubscriptionTaken as SubscriptionTaken
 from frazil.core.errors.admin import TableNotFound as TableNotFound
 from frazil.core.errors.admin import TopicInUse as TopicInUse
 from frazil.core.errors.base import FrazilError as FrazilError
 from frazil.core.errors.base import InvalidInput as InvalidInput
+from frazil.core.errors.cluster import BrokerNotFound as BrokerNotFound
+from frazil.core.errors.cluster import ClusterOff as ClusterOff
+from frazil.core.errors.cluster import LossNotAccepted as LossNotAccepted
+from frazil.core.errors.cluster import NotOwner as NotOwner
+from frazil.core.errors.cluster import PartitionsElsewhere as PartitionsElsewhere
+from frazil.core.errors.cluster import TopicUnavailable as TopicUnavailable
 from frazil.core.errors.disk import DiskBudgetExceeded as DiskBudgetExceeded
 from frazil.core.errors.disk import DiskFull as DiskFull
 from frazil.core.errors.disk import ResourcesExhausted as ResourcesExhausted
@@ -108,6 +136,12 @@ from frazil.core.errors.log import SEE_CHECK as SEE_CHECK
 from frazil.core.errors.log import CorruptLog as CorruptLog
 from frazil.core.errors.log import LogFailed as LogFailed
 from frazil.core.errors.log import NewerFormat as NewerFormat
+from frazil.core.errors.objects import LogFenced as LogFenced
+from frazil.core.errors.objects import ObjectDamaged as ObjectDamaged
+from frazil.core.errors.objects import ObjectsAhead as ObjectsAhead
+from frazil.core.errors.objects import ObjectsDiffer as ObjectsDiffer
+from frazil.core.errors.objects import ObjectStoreUnavailable as ObjectStoreUnavailable
+from frazil.core.errors.objects import RestoreRefused as RestoreRefused
 from frazil.core.errors.process import Fenced as Fenced
 from frazil.core.errors.process import FolderInUse as FolderInUse
 from frazil.core.errors.process import LocksNotSupported as LocksNotSupported
@@ -120,11 +154,20 @@ from frazil.core.errors.serving import OriginRefused as OriginRefused
 from frazil.core.errors.serving import QueryTooLarge as QueryTooLarge
 from frazil.core.errors.serving import QueryTooLong as QueryTooLong
 from frazil.core.errors.serving import TooManyCalls as TooManyCalls
+from frazil.core.errors.table import DerivedTableBehind as DerivedTableBehind
 from frazil.core.errors.table import RowsMissing as RowsMissing
 from frazil.core.errors.table import TableAhead as TableAhead
 from frazil.core.errors.table import TableDamaged as TableDamaged
 from frazil.core.errors.table import TableRefused as TableRefused
 from frazil.core.errors.table import TableRolledBack as TableRolledBack
+from frazil.core.errors.telemetry import DatasetNotFound as DatasetNotFound
+from frazil.core.errors.telemetry import EncodingRefused as EncodingRefused
+from frazil.core.errors.telemetry import RequestTooLarge as RequestTooLarge
+from frazil.core.errors.telemetry import TelemetryOff as TelemetryOff
+from frazil.core.errors.telemetry import TenantExists as TenantExists
+from frazil.core.errors.telemetry import TenantInUse as TenantInUse
+from frazil.core.errors.telemetry import TenantNotFound as TenantNotFound
+from frazil.core.errors.telemetry import TraceNotFound as TraceNotFound
 
 
 class InvalidName(InvalidInput):
@@ -250,26 +293,6 @@ class TopicDiffers(FrazilError):
 
     def __init__(self, topic: str, how: str) -> None:
         super().__init__(f"{topic} is not as asked for: {how}", topic=topic)
-
-
-class SubscriptionTaken(FrazilError):
-    """An exclusive subscription belongs to its first consumer, even while that consumer is disconnected.
-
-    With security on, the name of a consumer belongs to the principal that has used it first (`is_name`).
-    """
-
-    code = "subscription_taken"
-
-    def __init__(self, topic: str, subscription: str, consumer: str, *, is_name: bool = False) -> None:
-        problem = f"is exclusive, and {consumer} has it; use that consumer's name, or another subscription"
-        if is_name:
-            problem = f"has a consumer {consumer} of another principal; use another name"
-        super().__init__(
-            f"the subscription {subscription} of {topic} {problem}",
-            topic=topic,
-            subscription=subscription,
-            consumer=consumer,
-        )
 
 
 class SchemaNotFound(FrazilError):

@@ -21,6 +21,26 @@ class SubscriptionNotFound(FrazilError):
         return cls(topic, subscription, "it was deleted while it had a consumer; subscribe again if you need it")
 
 
+class SubscriptionTaken(FrazilError):
+    """An exclusive subscription belongs to its first consumer, even while that consumer is disconnected.
+
+    With security on, the name of a consumer belongs to the principal that has used it first (`is_name`).
+    """
+
+    code = "subscription_taken"
+
+    def __init__(self, topic: str, subscription: str, consumer: str, *, is_name: bool = False) -> None:
+        problem = f"is exclusive, and {consumer} has it; use that consumer's name, or another subscription"
+        if is_name:
+            problem = f"has a consumer {consumer} of another principal; use another name"
+        super().__init__(
+            f"the subscription {subscription} of {topic} {problem}",
+            topic=topic,
+            subscription=subscription,
+            consumer=consumer,
+        )
+
+
 class ConsumerReplaced(FrazilError):
     """Final for the first consumer: if it reconnected, the two would replace each other for ever."""
 

@@ -39,6 +39,22 @@ class RowsMissing(TableRefused):
         )
 
 
+class DerivedTableBehind(TableRefused):
+    """A table beside the topic's own lacks rows that it once had."""
+
+    code = "derived_table_behind"
+
+    def __init__(self, topic: str, table: str, own: str, has: int, had: int) -> None:
+        super().__init__(
+            f"{table} has rows of {topic} up to offset {has}, and had them up to {had} as {own} recorded: it was "
+            f"dropped, replaced or rolled back; restore it, or accept the loss with: frazil pipeline accept {topic}",
+            topic=topic,
+            table=table,
+            has=has,
+            had=had,
+        )
+
+
 class TableDamaged(TableRefused):
     """Rows of the table are missing, duplicated or unreadable; nothing is skipped."""
 

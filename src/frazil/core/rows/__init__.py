@@ -260,7 +260,7 @@ def check_change(old: pa.Schema, new: pa.Schema) -> None:
             raise SchemaMismatch(
                 f"column {field.name!r} cannot become required: stored rows may be null", field=field.name
             )
-        if not _widens(field.type, target.type):
+        if not widens(field.type, target.type):
             raise SchemaMismatch(
                 f"column {field.name!r} cannot change from {field.type} to {target.type}; only widening is possible",
                 field=field.name,
@@ -270,7 +270,8 @@ def check_change(old: pa.Schema, new: pa.Schema) -> None:
             raise SchemaMismatch(f"new column {field.name!r} must be nullable: stored rows lack it", field=field.name)
 
 
-def _widens(old: pa.DataType, new: pa.DataType) -> bool:
+def widens(old: pa.DataType, new: pa.DataType) -> bool:
+    """Whether every value of one type fits unchanged into the other."""
     if old == new:
         return True
     if pa.types.is_signed_integer(old) and pa.types.is_signed_integer(new):
@@ -287,10 +288,25 @@ def upgraded(batch: pa.RecordBatch, stored: pa.Schema) -> pa.RecordBatch:
     """Convert a batch of an older schema of its topic to the newer one."""
     if batch.schema.equals(stored):
         return batch
+    missing = SharedNulls(batch.num_rows)
     columns: list[pa.Array] = []
     for field in stored:
         if field.name in batch.schema.names:
             columns.append(batch.column(field.name).cast(field.type))
         else:
-            columns.append(pa.nulls(batch.num_rows, field.type))
+            columns.append(missing.of(field.type))
     return pa.RecordBatch.from_arrays(columns, schema=stored)
+
+
+class SharedNulls:
+    """Columns of nulls for one batch: many of one type take the memory of one."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._made: dict[pa.DataType, pa.Array] = {}
+
+    def of(self, kind: pa.DataType) -> pa.Array:
+        found = self._made.get(kind)
+        if found is None:
+            found = self._made[kind] = pa.nulls(self._count, kind)
+        return found

@@ -11,10 +11,11 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from frazil.core.addresses import check_host_and_port
+from frazil.core.addresses import check_host_and_port, check_origin
 from frazil.core.errors import InvalidSettings
 from frazil.core.names import TopicName
 from frazil.core.settings.broker import BrokerSettings
+from frazil.core.settings.cluster import ClusterSettings
 from frazil.core.settings.group import SettingsGroup
 from frazil.core.settings.lake import (
     CatalogSettings,
@@ -25,9 +26,11 @@ from frazil.core.settings.lake import (
     ReaderSettings,
     WriterSettings,
 )
-from frazil.core.settings.metadata import MetadataSettings
+from frazil.core.settings.metadata import MetadataSettings, MetadataType
+from frazil.core.settings.objects import ObjectsSettings
 from frazil.core.settings.security import ClientSettings, SecuritySettings, TlsSettings
 from frazil.core.settings.sources import add_environment, explained, unwrapped
+from frazil.core.settings.telemetry import TelemetrySettings
 from frazil.core.settings.topics import TopicRules, TopicTable, topic_rules
 from frazil.core.settings.traces import TracesSettings
 
@@ -49,6 +52,17 @@ class SyncMode(enum.StrEnum):
     ALWAYS = "always"
     PERIODIC = "periodic"
     NONE = "none"
+
+
+class AckLevel(enum.StrEnum):
+    """What rows of a topic have reached when they are acknowledged; `docs/guarantees.md` says what each can lose."""
+
+    MEMORY = "memory"
+    """The memory of this host: its file, not synced."""
+    DISK = "disk"
+    """Its disk, as `wal.sync_mode` says."""
+    OBJECT = "object"
+    """The object store."""
 
 
 class RetentionSettings(SettingsGroup):
@@ -75,6 +89,9 @@ class WalSettings(SettingsGroup):
     max_file_size: int = Field(64 * MIB, ge=64 * KIB, le=2**31, description="a segment is closed at this size, bytes")
     max_file_age_ms: Positive | None = Field(3_600_000, description="a segment with rows is closed at this age")
     sync_mode: SyncMode = Field(SyncMode.ALWAYS, description="when a message is acknowledged")
+    ack: AckLevel = Field(
+        AckLevel.DISK, description="ack level of new topics that are created without one: `memory`, `disk` or `object`"
+    )
     fsync_interval_ms: Positive = Field(10, description="periodic mode: at most this long between syncs")
     max_batch_bytes: Positive = Field(4 * MIB, description="periodic mode: sync once this much is unsynced")
     cache_capacity: int | None = Field(
@@ -131,6 +148,9 @@ class HttpSettings(SettingsGroup):
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(6680, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    advertised: str | None = Field(
+        None, description="host:port at which other brokers' callers are redirected to it; default: where it listens"
+    )
     allowed_hosts: tuple[str, ...] = Field(
         (), description="accepted host names besides addresses, localhost and the machine's own name; `*`: any"
     )
@@ -139,12 +159,16 @@ class HttpSettings(SettingsGroup):
     )
     tls: TlsSettings | None = Field(None, description="certificate of this door; unset: `security.tls`")
 
+    @field_validator("advertised")
+    @classmethod
+    def _is_host_and_port(cls, value: str | None) -> str | None:
+        return None if value is None else check_host_and_port(value, 6680)
+
     @field_validator("cors_origins")
     @classmethod
     def _are_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for origin in value:
-            if not re.fullmatch(r"https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", origin):
-                raise ValueError(f"{origin!r} is not an origin: write https://host or https://host:port, in lower case")
+            check_origin(origin)
         return value
 
     @field_validator("allowed_hosts")
@@ -203,19 +227,39 @@ class Settings(SettingsGroup):
     pipeline: PipelineSettings = PipelineSettings()
     catalog: CatalogSettings = CatalogSettings()
     object_store: ObjectStoreSettings = ObjectStoreSettings()
+    objects: ObjectsSettings = ObjectsSettings()
     writer: WriterSettings = WriterSettings()
     reader: ReaderSettings = ReaderSettings()
     maintenance: MaintenanceSettings = MaintenanceSettings()
     metadata: MetadataSettings = MetadataSettings()
+    cluster: ClusterSettings = ClusterSettings()
     traces: TracesSettings = TracesSettings()
     security: SecuritySettings = SecuritySettings()
     client: ClientSettings = ClientSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     topics: TopicTable = Field({}, description="settings of single topics, by name or pattern; see below")
 
     @model_validator(mode="after")
     def _is_in_memory_or_on_disk(self) -> Settings:
         if self.data is None and self.wal.folder is not None:
             raise ValueError("data: null keeps the log in memory, and wal.dir or wal.base_path gives it a folder")
+        return self
+
+    @model_validator(mode="after")
+    def _acks_have_a_store(self) -> Settings:
+        if self.wal.ack is AckLevel.OBJECT and not self.objects.enabled:
+            raise ValueError("wal.ack: object needs objects.enabled: true")
+        return self
+
+    @model_validator(mode="after")
+    def _cluster_has_what_it_needs(self) -> Settings:
+        if self.cluster.enabled:
+            if self.metadata.type is not MetadataType.ETCD:
+                raise ValueError("cluster.enabled: brokers share their topics by metadata.type: etcd")
+            if not self.objects.enabled:
+                raise ValueError("cluster.enabled: topics move through the object store; set objects.enabled: true")
+            if not self.broker.enabled:
+                raise ValueError("cluster.enabled: a member of a cluster is a broker; set broker.enabled: true")
         return self
 
     @classmethod

@@ -58,3 +58,7 @@ def _doors(settings: Settings) -> Iterator[tuple[str, str, TlsSettings | None]]:
     if settings.broker.enabled:
         yield "broker.host", settings.broker.host, settings.broker.tls
         yield "broker.admin_host", settings.broker.admin_host, settings.broker.tls
+    if settings.telemetry.enabled:
+        otlp = settings.telemetry.otlp
+        yield "telemetry.otlp.grpc_host", otlp.grpc_host, otlp.tls
+        yield "telemetry.otlp.http_host", otlp.http_host, otlp.tls

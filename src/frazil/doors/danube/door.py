@@ -9,8 +9,16 @@ from typing import Any
 
 from frazil.core.access import Action, Right
 from frazil.core.access import topic as topic_resource
-from frazil.core.errors import InvalidInput, SubscriptionNotFound, TopicNotFound
+from frazil.core.errors import (
+    InvalidInput,
+    NotOwner,
+    SubscriptionNotFound,
+    TopicNotFound,
+    TopicUnavailable,
+    UnknownClient,
+)
 from frazil.core.names import TopicName
+from frazil.core.partitions import topic_or_partitions
 from frazil.core.principal import ANONYMOUS, Principal
 from frazil.core.settings import MIB
 from frazil.doors import calls
@@ -24,6 +32,8 @@ from frazil.doors.danube.proto import DanubeAuth_pb2, SchemaRegistry_pb2
 from frazil.doors.danube.schemas import DanubeSchemas
 from frazil.doors.described_server import DescribedServer
 from frazil.doors.descriptors import connections_max
+from frazil.doors.listen import for_others
+from frazil.doors.owning import Owning
 from frazil.doors.rights import of_subscription, on_subscription, on_topic
 from frazil.doors.tls import protect
 from frazil.node.node import Node
@@ -31,6 +41,10 @@ from frazil.node.types.broker import Kind, LiveSubscription, Stream, Subscriptio
 
 ENVELOPE_BYTES = MIB
 """Size limit of a message without its payload."""
+
+ELSEWHERE_SECONDS = 0.5
+"""How long the stream of a topic that has moved is held before it is refused: some clients reopen it at once, until
+their next health check reports their consumer as closed."""
 
 _TOPIC = re.compile(r"/[A-Za-z0-9_-]+/[A-Za-z0-9_-]+", re.ASCII)
 _KINDS = (Kind.EXCLUSIVE, Kind.SHARED, Kind.FAILOVER, Kind.KEY_SHARED)
@@ -49,12 +63,15 @@ class DanubeDoor:
         message_bytes_max = node.settings.wal.message_bytes_max
         self._server = DescribedServer(message_bytes_max + ENVELOPE_BYTES, connections_max())
         self._ended = EndedConsumers()
+        self._owning = Owning(node)
         self.url = ""
 
     async def start(self) -> None:
         settings = self._settings
         tls = protect(self._node.settings, settings, settings.host, "broker.host")
         address = self._server.listen(settings.host, settings.port, "--broker-port or broker.port", tls)
+        if self._owning.is_clustered:  # clients of other brokers are sent here
+            address = for_others(settings.host, address)
         self.url = self._broker.address = f"{self._server.scheme}://{settings.advertised or address}"
         limit = CallLimit("broker.calls_max", settings.calls_max)
         rules = Rules(self._node.gate, limit, refused=self._broker.counts.refuse)
@@ -70,26 +87,38 @@ class DanubeDoor:
     # --- discovery
 
     async def _lookup(self, request: Any) -> Any:
-        name = _topic(request.topic)
-        if not self._broker.partitions(name) and not await self._broker.discover(name):
-            raise TopicNotFound(request.topic)
+        """Answer with the address of the broker that owns the topic: clients connect to it, and ask again after a
+        failure. Any broker of the cluster answers."""
+        name, kind, url = _topic(request.topic), pb.TopicLookupResponse.Connect, self.url
+        try:
+            self._owning.check(request.topic)
+        except NotOwner as error:
+            kind, url = pb.TopicLookupResponse.Redirect, danube_address(error)
+        else:
+            if not self._broker.partitions(name) and not await self._discover(name):
+                raise TopicNotFound(request.topic)
         return pb.TopicLookupResponse(
-            request_id=request.request_id,
-            response_type=pb.TopicLookupResponse.Connect,
-            connect_url=self.url,
-            broker_url=self.url,
-            proxy=False,
+            request_id=request.request_id, response_type=kind, connect_url=url, broker_url=url, proxy=False
         )
 
     async def _partitions(self, request: Any) -> Any:
         return pb.TopicPartitionsResponse(
-            request_id=request.request_id, partitions=await self._broker.discover(_topic(request.topic))
+            request_id=request.request_id, partitions=await self._discover(_topic(request.topic))
         )
+
+    async def _discover(self, name: TopicName) -> list[str]:
+        """Return the topic or its partitions, wherever they are."""
+        here = await self._broker.discover(name)
+        if not self._owning.is_clustered:
+            return here
+        there = {TopicName.parse(one) for one in here} | set(self._owning.ownership.family(name))
+        return [str(one) for one in topic_or_partitions(name, there) if one in there]
 
     # --- producers
 
     async def _create_producer(self, request: Any) -> Any:
         name, topic = request.producer_name, _topic(request.topic_name)
+        self._owning.check(request.topic_name)
         caller, reliable = who(), request.dispatch_strategy == pb.Reliable
         owner = self._node.owner(caller)
         is_new = owner is not None and not self._broker.knows(topic) and not await self._is_stored(topic)
@@ -119,6 +148,7 @@ class DanubeDoor:
             gate.transfer(caller, request.ByteSize())  # attributes are stored too
         else:
             producer = self._broker.producer(number)
+        self._owning.check(producer.topic.name)
         await self._messages.publish(producer.topic, outgoing(request, producer.name), caller)
         return pb.MessageResponse(request_id=request.request_id)
 
@@ -126,6 +156,7 @@ class DanubeDoor:
 
     async def _subscribe(self, request: Any) -> Any:
         _topic(request.topic_name)
+        self._owning.check(request.topic_name)
         if not 0 <= request.subscription_type < len(_KINDS):
             raise InvalidInput("subscription_type: must be 0 to 3", field="subscription_type")
         kind = _KINDS[request.subscription_type]
@@ -144,11 +175,13 @@ class DanubeDoor:
         """Send messages until the client disconnects, the consumer's stream ends, or its rights are gone."""
         if request.consumer_id in self._ended:
             await self._ended.hold()
-        caller = who()
-        place = self._broker.consumer(request.consumer_id, self._node.owner(caller))
-        needed = of_subscription(place.topic.label, place.subscription.name, Action.CONSUME)
-        rights = StreamRights(self._node.gate, caller, context.peer(), needed)
-        rights.admit()
+        try:
+            rights = self._receive_rights(request.consumer_id, context)
+            rights.admit()
+        except (NotOwner, TopicUnavailable, UnknownClient):
+            if self._owning.is_clustered:
+                await self._ended.hold(ELSEWHERE_SECONDS)
+            raise
         topic, subscription, consumer, stream = self._broker.connect(request.consumer_id)
         name = topic.label
         try:
@@ -156,9 +189,16 @@ class DanubeDoor:
                 await self._send_messages(name, subscription, stream, context, rights)
         finally:
             subscription.disconnect(consumer, stream)
+        self._owning.check(topic.name)
         if self._broker.has_forgotten(consumer.id):
             self._ended.add(consumer.id, Subscriber(context.peer(), name, subscription.name, consumer.name))
             raise SubscriptionNotFound.deleted(name, subscription.name)
+
+    def _receive_rights(self, number: int, context: Context) -> StreamRights:
+        caller = who()
+        place = self._broker.consumer(number, self._node.owner(caller))
+        needed = of_subscription(place.topic.label, place.subscription.name, Action.CONSUME)
+        return StreamRights(self._node.gate, caller, context.peer(), needed, self._owning.place(place.topic.name))
 
     async def _send_messages(
         self,
@@ -168,7 +208,7 @@ class DanubeDoor:
         context: Context,
         rights: StreamRights,
     ) -> None:
-        url, incarnation, field, is_checked = self.url, -1, b"", self._node.gate.is_on
+        url, incarnation, field, is_checked = self.url, -1, b"", rights.is_checked
         await send_headers(context)  # clients wait for the headers; the Rust client does nothing until it gets them
         while (entry := await stream.take()) is not None:
             if incarnation != stream.incarnation:
@@ -185,11 +225,13 @@ class DanubeDoor:
             await context.write(message)
 
     async def _ack(self, request: Any) -> Any:
+        self._owning.check(request.msg_id.topic_name)
         found = self._broker.subscription(request.msg_id.topic_name, request.subscription_name)
         found.ack(request.msg_id.topic_offset, incarnation_of(request.msg_id))
         return pb.AckResponse(request_id=request.request_id)
 
     async def _nack(self, request: Any) -> Any:
+        self._owning.check(request.msg_id.topic_name)
         found = self._broker.subscription(request.msg_id.topic_name, request.subscription_name)
         delay_us = request.delay_ms * 1_000 if request.HasField("delay_ms") else None
         reason = request.reason[:1_000] or "refused by its consumer"
@@ -209,17 +251,21 @@ class DanubeDoor:
         return pb.HealthCheckResponse(status=status)
 
     def _is_producer(self, number: int, caller: Principal) -> bool:
-        """Whether it exists and the caller may use it. False for those of other callers."""
+        """Whether it exists here and the caller may use it. False for those of other callers."""
         found, gate = self._broker.find_producer(number), self._node.gate
-        if found is None or not gate.is_on:
-            return found is not None
+        if found is None or not self._owning.is_here(found.topic.name):
+            return False
+        if not gate.is_on:
+            return True
         is_mine = found.owner in (None, caller.name)
         return is_mine and gate.allows(caller, Action.PRODUCE, topic_resource(found.topic.label))
 
     def _is_consumer(self, number: int, caller: Principal) -> bool:
         found, gate = self._broker.find_consumer(number), self._node.gate
-        if found is None or not gate.is_on:
-            return found is not None
+        if found is None or not self._owning.is_here(found.topic.name):
+            return False
+        if not gate.is_on:
+            return True
         if found.consumer.owner not in (None, caller.name):
             return False
         needed = of_subscription(found.topic.label, found.subscription.name, Action.CONSUME)
@@ -265,6 +311,14 @@ class DanubeDoor:
 def _answer_rights(request: Any) -> Sequence[Right]:
     """The rights for an ack or a nack."""
     return of_subscription(request.msg_id.topic_name, request.subscription_name, Action.CONSUME)
+
+
+def danube_address(error: NotOwner) -> str:
+    """Return where Danube clients find the owner; raises `TopicUnavailable` if it does not serve them."""
+    found = error.fields["addresses"].get("danube")
+    if found is None:
+        raise TopicUnavailable(error.fields["topic"], f"its owner {error.fields['broker_id']} serves no Danube clients")
+    return str(found)
 
 
 def _topic(name: str) -> TopicName:

@@ -54,9 +54,9 @@ class EndedConsumers:
         self._ended = {number: one for number, one in self._ended.items() if one != who}
         return True
 
-    async def hold(self) -> None:
+    async def hold(self, seconds: float = HOLD_SECONDS) -> None:
         try:
-            await asyncio.wait_for(self._stopping.wait(), HOLD_SECONDS)
+            await asyncio.wait_for(self._stopping.wait(), seconds)
         except TimeoutError:
             return
 

@@ -18,6 +18,7 @@ from frazil.doors.admission import BY_HANDLER, Needs, Rights, who
 from frazil.doors.calls import Answer, Method
 from frazil.doors.danube.proto import SchemaRegistry_pb2 as pb
 from frazil.doors.rights import on_schema, on_topic
+from frazil.node.access.hidden import schema_conflicts_hidden
 from frazil.node.node import Node
 from frazil.node.types.registry import SchemaVersion
 
@@ -76,15 +77,16 @@ class DanubeSchemas:
         return made
 
     async def _register(self, request: Any) -> Any:
-        made = await self._threads.run(
-            self._registry.register,
-            request.subject,
-            request.schema_type,
-            request.schema_definition,
-            description=request.description,
-            created_by=request.created_by,
-            tags=tuple(request.tags),
-        )
+        with schema_conflicts_hidden(self._node.gate, who(), request.subject):
+            made = await self._threads.run(
+                self._registry.register,
+                request.subject,
+                request.schema_type,
+                request.schema_definition,
+                description=request.description,
+                created_by=request.created_by,
+                tags=tuple(request.tags),
+            )
         return pb.RegisterSchemaResponse(
             schema_id=made.schema_id,
             version=made.version,

@@ -1,7 +1,7 @@
 """Danube's admin service (`danube_admin`), over the same operations as HTTP and the command line.
 
-A Frazil server is one broker, and the leader of a cluster of one. Calls that need other brokers, Raft or roles are
-refused as UNIMPLEMENTED, with the reason.
+A server that is alone is one broker, and the leader of a cluster of one. Calls about Raft or roles are refused as
+UNIMPLEMENTED, with the reason.
 """
 
 from frazil.doors.danube_admin.door import AdminDoor as AdminDoor

@@ -9,5 +9,8 @@ from frazil.doors.calls import Answer
 
 
 class AdminCall(NamedTuple):
+    """`topic` is the field with the topic whose owner must answer; None if every broker can."""
+
     answer: Answer
     needs: Rights
+    topic: str | None = None

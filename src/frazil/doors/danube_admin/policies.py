@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from frazil.core import access
-from frazil.core.access import Action
+from frazil.core.access import Action, Right
 from frazil.core.errors import InvalidInput
 from frazil.core.names import TopicName
 from frazil.core.principal import ANONYMOUS
 from frazil.core.settings.broker import Backoff, Poison
 from frazil.doors.admission import who
+from frazil.doors.calls import calling
 from frazil.doors.danube_admin import danube_admin_pb2 as pb
 from frazil.doors.danube_admin.admin_call import AdminCall
-from frazil.doors.rights import on_subscription
+from frazil.doors.rights import of_subscription, on_subscription
 from frazil.node.node import Node
+from frazil.node.topics.dead_letters import dead_letter_topic
 from frazil.node.types.broker import Kind, OwnPolicy
 
 _BACKOFFS = {pb.Fixed: Backoff.FIXED, pb.Exponential: Backoff.EXPONENTIAL}
@@ -40,17 +43,15 @@ class PolicyCalls:
         alter = on_subscription("topic", "subscription", Action.ALTER)
         describe = on_subscription("topic", "subscription", Action.DESCRIBE)
         return {
-            "SetSubscriptionFailurePolicy": AdminCall(self._set_failure_policy, alter),
-            "GetSubscriptionFailurePolicy": AdminCall(self._failure_policy, describe),
-            "SetSubscriptionDispatchConfig": AdminCall(self._set_dispatch_config, alter),
-            "GetSubscriptionDispatchConfig": AdminCall(self._dispatch_config, describe),
+            "SetSubscriptionFailurePolicy": AdminCall(self._set_failure_policy, _failure_policy_rights, "topic"),
+            "GetSubscriptionFailurePolicy": AdminCall(self._failure_policy, describe, "topic"),
+            "SetSubscriptionDispatchConfig": AdminCall(self._set_dispatch_config, alter, "topic"),
+            "GetSubscriptionDispatchConfig": AdminCall(self._dispatch_config, describe, "topic"),
         }
 
     async def _set_failure_policy(self, request: Any) -> Any:
         """Set the whole failure policy of the request; the window stays."""
         wanted = _given(request, "failure_policy")
-        if wanted.HasField("dead_letter_topic"):
-            self._check_letters(wanted.dead_letter_topic)
         backoff = _choice(_BACKOFFS, wanted.backoff_strategy, "backoff_strategy")
         poison = _choice(_POISONS, wanted.poison_policy, "poison_policy")
 
@@ -69,20 +70,15 @@ class PolicyCalls:
         await self._set(request, changed)
         return pb.SubscriptionResponse(success=True)
 
-    def _check_letters(self, name: str) -> None:
-        """The broker publishes dead letters there: so the caller must be allowed to publish, or to alter the topic."""
-        target, caller = access.topic(name), who()
-        if not self._node.gate.allows(caller, Action.ALTER, target):
-            self._node.must(caller, Action.PRODUCE, target)
-
     async def _set_dispatch_config(self, request: Any) -> Any:
         count = _given(request, "dispatch_config").max_unacked_messages
-        await self._set(request, lambda own: replace(own, max_unacked_messages=count))
+        await self._set(request, lambda own: replace(own, max_unacked_messages=count), keeps_letters=True)
         return pb.SubscriptionResponse(success=True)
 
-    async def _set(self, request: Any, change: Any) -> None:
+    async def _set(self, request: Any, change: Any, *, keeps_letters: bool = False) -> None:
+        admin, topic = self._node.admin(who(), calling.get().peer()), TopicName.parse(request.topic)
         try:
-            await self._admin.set_policy(TopicName.parse(request.topic), request.subscription, change)
+            await admin.set_policy(topic, request.subscription, change, keeps_letters=keeps_letters)
         except InvalidInput as error:
             message = _OURS.sub(lambda found: _NAMES[found[0]], error.message)
             field = error.fields.get("field", "")
@@ -115,6 +111,17 @@ class PolicyCalls:
         count = self._admin.policy(topic, request.subscription).effective.window_max
         config = pb.SubscriptionDispatchConfig(max_unacked_messages=count)
         return pb.GetSubscriptionDispatchConfigResponse(dispatch_config=config)
+
+
+def _failure_policy_rights(request: Any) -> Sequence[Right]:
+    """The broker writes dead letters for the caller that sets the policy. `LetterTopics` asks for more."""
+    rights = of_subscription(request.topic, request.subscription, Action.ALTER)
+    wanted = request.failure_policy
+    if wanted.HasField("dead_letter_topic"):
+        return *rights, Right(Action.PRODUCE, access.topic(wanted.dead_letter_topic))
+    if request.HasField("failure_policy") and wanted.poison_policy == pb.DeadLetter:
+        return *rights, Right(Action.PRODUCE, access.topic(str(dead_letter_topic(TopicName.parse(request.topic)))))
+    return rights
 
 
 def _given(request: Any, field: str) -> Any:

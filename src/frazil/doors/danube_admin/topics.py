@@ -7,23 +7,23 @@ from typing import Any
 
 from frazil.core import access
 from frazil.core.access import Action, Right
-from frazil.core.errors import InvalidInput, SchemaNotFound, TopicDiffers, TopicNotFound
+from frazil.core.errors import InvalidInput, SchemaNotFound, SubjectMismatch, TopicDiffers, TopicNotFound
 from frazil.core.names import TopicName, check_namespace
 from frazil.core.partitions import topic_or_partitions
 from frazil.core.principal import ANONYMOUS, Principal
 from frazil.doors.admission import IDENTIFIED, Rights, who
 from frazil.doors.danube_admin import danube_admin_pb2 as pb
 from frazil.doors.danube_admin.admin_call import AdminCall
+from frazil.doors.danube_admin.numbers import broker_named, number_of
+from frazil.doors.owning import Owning
 from frazil.doors.rights import on_subscription, on_topic
 from frazil.node.node import Node
-
-BROKER_ID = 1
-"""The id of the only broker."""
 
 
 class TopicCalls:
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._owning = Owning(node)
         self._topics = node.topics(ANONYMOUS)
         self._broker = node.broker(ANONYMOUS)
         self._registry = node.registry(ANONYMOUS)
@@ -38,11 +38,11 @@ class TopicCalls:
             "ListBrokerTopics": AdminCall(self._list_of_broker, IDENTIFIED),
             "CreateTopic": AdminCall(self._create, _create_rights("name")),
             "CreatePartitionedTopic": AdminCall(self._create_partitioned, _create_rights("base_name")),
-            "DeleteTopic": AdminCall(self._delete, on_topic("name", Action.DELETE)),
-            "UnloadTopic": AdminCall(self._unload, on_topic("name", Action.ALTER)),
-            "ListSubscriptions": AdminCall(self._list_subscriptions, describe),
-            "Unsubscribe": AdminCall(self._unsubscribe, unsubscribe),
-            "DescribeTopic": AdminCall(self._describe, describe),
+            "DeleteTopic": AdminCall(self._delete, on_topic("name", Action.DELETE), "name"),
+            "UnloadTopic": AdminCall(self._unload, _unload_rights),
+            "ListSubscriptions": AdminCall(self._list_subscriptions, describe, "name"),
+            "Unsubscribe": AdminCall(self._unsubscribe, unsubscribe, "topic"),
+            "DescribeTopic": AdminCall(self._describe, describe, "name"),
         }
 
     async def count(self) -> int:
@@ -54,6 +54,8 @@ class TopicCalls:
             check_namespace(namespace)
         caller, gate = who(), self._node.gate
         there = await self._topics.run(self._topics.names)
+        if self._owning.is_clustered:
+            there = sorted({*there, *self._owning.ownership.topics()})
         found = [one for one in there if namespace in (None, one.namespace)]
         if not gate.is_on:
             return found
@@ -63,9 +65,9 @@ class TopicCalls:
         return self._infos(await self.names(request.name))
 
     async def _list_of_broker(self, request: Any) -> Any:
-        if request.broker_id != str(BROKER_ID):
-            raise InvalidInput(f"broker_id: the only broker is {BROKER_ID}", field="broker_id")
-        return self._infos(await self.names())
+        broker = broker_named(self._owning, request.broker_id)
+        known = await self.names()
+        return self._infos([name for name in known if self._owner(name) == number_of(self._owning, broker)])
 
     async def _create(self, request: Any) -> Any:
         return await self._make(TopicName.parse(request.name), 0, request)
@@ -81,11 +83,17 @@ class TopicCalls:
             raise InvalidInput("dispatch_strategy: must be 0 or 1", field="dispatch_strategy")
         binding: dict[str, bytes] = {}
         if request.HasField("schema_subject"):
-            binding = await asyncio.to_thread(self._schemas.binding, str(base), request.schema_subject)
+            binding = await self._binding(base, request.schema_subject)
         reliable = request.dispatch_strategy == pb.Reliable
         await self._node.create_topic(who(), base, partitions=partitions or None, reliable=reliable, also=binding)
         self._schemas.changed()
         return pb.TopicResponse(success=True)
+
+    async def _binding(self, base: TopicName, subject: str) -> dict[str, bytes]:
+        try:
+            return await asyncio.to_thread(self._schemas.binding, str(base), subject)
+        except SubjectMismatch as error:  # of a topic that exists
+            raise await self._topics.run(self._topics.instead_of, error, who(), base) from None
 
     async def _delete(self, request: Any) -> Any:
         """Delete a topic with its producers and subscriptions, as Danube does."""
@@ -93,8 +101,21 @@ class TopicCalls:
         return pb.TopicResponse(success=True)
 
     async def _unload(self, request: Any) -> Any:
-        await self._there(TopicName.parse(request.name))
-        raise TopicDiffers(request.name, "it can't be unloaded: this is the only broker, and no other could take it")
+        """Move a topic, or all its partitions, to the least loaded other broker. It goes on there."""
+        name = TopicName.parse(request.name)
+        if not self._owning.is_clustered:
+            await self._there(name)
+            raise TopicDiffers(
+                request.name, "it can't be unloaded: this is the only broker, and no other could take it"
+            )
+        there = self._owning.ownership.family(name)
+        names = [one for one in self._owning.of_call(name) if one in there]
+        if not names:
+            raise TopicNotFound(request.name)
+        for one in names:
+            await self._owning.ownership.move(one)
+            self._node.record_change(who(), Action.OPERATE, f"topic {one}", self._owning.moved(one))
+        return pb.TopicResponse(success=True)
 
     async def _list_subscriptions(self, request: Any) -> Any:
         names = await self._there(TopicName.parse(request.name))
@@ -110,7 +131,7 @@ class TopicCalls:
         answer = pb.DescribeTopicResponse(
             name=str(name),
             subscriptions=self._subscriptions(names),
-            broker_id=str(BROKER_ID),
+            broker_id=str(self._owner(names[0]) or ""),
             delivery=self._delivery(names[0]),
         )
         await asyncio.to_thread(self._add_schema, who(), name, answer)
@@ -146,12 +167,25 @@ class TopicCalls:
         return sorted(one for one in found if gate.allows(caller, Action.DESCRIBE, access.subscription(topic, one)))
 
     def _infos(self, names: list[TopicName]) -> Any:
-        infos = [pb.TopicInfo(name=str(one), broker_id=str(BROKER_ID), delivery=self._delivery(one)) for one in names]
+        infos = [
+            pb.TopicInfo(name=str(one), broker_id=str(self._owner(one) or ""), delivery=self._delivery(one))
+            for one in names
+        ]
         return pb.TopicInfoListResponse(topics=infos)
+
+    def _owner(self, name: TopicName) -> int:
+        """Return the number of the broker that serves a topic; 0 while there is none."""
+        found = self._owning.ownership.owner_of(name)
+        return 0 if found is None else number_of(self._owning, found)
 
     def _delivery(self, name: TopicName) -> str:
         known = self._broker.topics.get(name)
         return "NonReliable" if known is not None and not known.reliable else "Reliable"
+
+
+def _unload_rights(request: Any) -> list[Right]:
+    """Where a topic is served concerns all brokers: to move it needs the same over HTTP."""
+    return [Right(Action.OPERATE, access.SERVER), Right(Action.DESCRIBE, access.topic(request.name))]
 
 
 def _create_rights(field: str) -> Rights:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import grpc
 
 from frazil.core.access import Right
-from frazil.core.errors import Closed, FrazilError, TryLater
+from frazil.core.errors import Closed, FrazilError, QuotaExceeded, TryLater
+from frazil.core.principal import Principal
 from frazil.doors.admission import StreamRights, who
 from frazil.doors.calls import Context, ErrorStatus, Refused, checked, grpc_status
 from frazil.doors.errors import status_of
 from frazil.doors.flight.metrics import FlightCounts
-from frazil.node.access.gate import Gate
+from frazil.doors.owning import Owning
+from frazil.node.access.quotas import RETRY_AFTER_MS
+from frazil.node.node import Node
 from frazil.node.threads import Threads
 
 THREADS_MAX = 8
@@ -33,13 +37,16 @@ Answer = TypeVar("Answer")
 class Calls:
     """Created and used on one event loop."""
 
-    def __init__(self, streams_max: int, counts: FlightCounts, gate: Gate) -> None:
+    def __init__(self, streams_max: int, counts: FlightCounts, node: Node) -> None:
         self.counts = counts
-        self.gate = gate
+        self.gate = node.gate
+        self.owning = Owning(node)
         self._threads = Threads("frazil-flight", THREADS_MAX)
         self._reading = Threads("frazil-flight-read", READING_THREADS_MAX)
+        self._node = node
         self._streams_max = streams_max
         self._streams = 0
+        self._by_tenant: Counter[str] = Counter()
         self._ends: set[Callable[[], None]] = set()
         self.loop = asyncio.get_running_loop()
         self.ending = False
@@ -52,13 +59,24 @@ class Calls:
         """Run a read of rows, from a tier that may hang, outside of the loop."""
         return await self._reading.run(work, *arguments, **named)
 
-    def rights(self, context: Context, *needed: Right) -> StreamRights:
-        """Return the rights of a stream, to be checked again for each batch."""
-        return StreamRights(self.gate, who(), context.peer(), needed)
+    def rights(self, context: Context, topic: str, *needed: Right) -> StreamRights:
+        """Return the rights of a stream of one topic, to be checked again for each batch."""
+        return StreamRights(self.gate, who(), context.peer(), needed, self.owning.place(topic))
+
+    def account(self, caller: Principal) -> str:
+        """Return on whose account a call is, where callers share what the door has: the tenant's, else its own."""
+        tenant = self._node.telemetry(caller).own_tenant(caller)
+        return caller.name if tenant is None else f"tenant:{tenant}"
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[None]:
+        """Count a stream. The principals of one tenant together leave room for the others."""
         self.check_open()
+        caller = who()
+        tenant = self._node.telemetry(caller).own_tenant(caller)
+        if tenant is not None and self._by_tenant[tenant] >= max(1, self._streams_max // 2):
+            self.counts.refuse()
+            raise QuotaExceeded(f"tenant:{tenant}", "concurrent streams", self._streams_max // 2, RETRY_AFTER_MS)
         if self._streams >= self._streams_max:
             self.counts.refuse()
             raise TryLater(
@@ -66,11 +84,13 @@ class Calls:
                 limit=self._streams_max,
             )
         self._streams += 1
+        self._by_tenant[tenant or ""] += 1
         try:
             with self.counts.a_stream():
                 yield
         finally:
             self._streams -= 1
+            self._by_tenant -= Counter((tenant or "",))
 
     @contextlib.contextmanager
     def until_end(self, end: Callable[[], None]) -> Iterator[None]:

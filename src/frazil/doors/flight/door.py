@@ -30,19 +30,21 @@ from frazil.core.errors import InvalidInput, InvalidSettings
 from frazil.core.principal import ANONYMOUS, Principal
 from frazil.core.put_notes import MESSAGE_BYTES_MAX
 from frazil.core.settings import FlightSettings
-from frazil.doors.admission import BY_HANDLER, IDENTIFIED, Rights, who
-from frazil.doors.calls import Context, Method, Rules, Service, Streams, service
+from frazil.doors.admission import BY_HANDLER, IDENTIFIED, RequestLimits, Rights, who
+from frazil.doors.calls import Context, Method, Rules, Service, Streams, service, write_in_time
 from frazil.doors.descriptors import connections_max
 from frazil.doors.flight import flight_pb2 as pb
 from frazil.doors.flight.actions import ABOUT, FlightAction, operate
 from frazil.doors.flight.calls import Calls, arrow_status, plain_status
-from frazil.doors.flight.get.infos import Infos, info_rights
-from frazil.doors.flight.get.reading import Reading, get_rights
+from frazil.doors.flight.get.infos import Infos
+from frazil.doors.flight.get.reading import Reading
 from frazil.doors.flight.get.sql import SqlAnswers, is_sql
 from frazil.doors.flight.metrics import FlightCounts
 from frazil.doors.flight.movers import MoverActions
 from frazil.doors.flight.put.publishing import Publishing
 from frazil.doors.flight.subscriptions import Subscriptions
+from frazil.doors.flight.table_actions import TableActions
+from frazil.doors.flight.targets import Targets
 from frazil.doors.flight.topics import TopicActions
 from frazil.doors.flight.wire import received
 from frazil.doors.grpc_server import GrpcServer
@@ -50,11 +52,14 @@ from frazil.doors.listen import host_and_port, is_everywhere, local
 from frazil.doors.tls import protect, tls_of
 from frazil.node.movers.lease import this_host
 from frazil.node.node import Node
+from frazil.node.request_ids import current
 from frazil.node.types.log import Storage, as_json
 
 STOP_SECONDS_MAX = 5.0
 ACTIONS_MAX = 256
 """Concurrent actions, besides the streams. Each call may hold one incomplete message."""
+ASK_TABLES = frozenset(("stats", "topic_stats"))
+"""Actions that ask the catalog, which may hang: they must not block publishers."""
 SERVICE = "arrow.flight.protocol.FlightService"
 
 
@@ -65,9 +70,12 @@ class FlightDoor:
         """`movers`: other processes may move the rows, and report to this one."""
         self._node = node
         self._settings = settings
+        self._targets = Targets(node)
+        self._table_actions = TableActions(node, self._targets)
         self.actions: dict[str, FlightAction] = {
             "logs": FlightAction(operate, self._list_logs),
             **TopicActions(node, settings).by_name,
+            **self._table_actions.by_name,
             **(MoverActions(node.movers(ANONYMOUS)).by_name if movers else {}),
         }
         self.counts = FlightCounts()
@@ -101,11 +109,11 @@ class FlightDoor:
     async def start(self) -> None:
         if self._node.settings.security.enabled and not self._node.gate.is_on:
             raise InvalidSettings("security.enabled: only `frazil serve` checks who calls; serve this folder with it")
-        self._calls = Calls(self._settings.streams_max, self.counts, self._node.gate)
-        self._infos = Infos(self._node, self._settings, self._calls)
-        self._reading = Reading(self._node, self._calls)
+        self._calls = Calls(self._settings.streams_max, self.counts, self._node)
+        self._infos = Infos(self._node, self._settings, self._calls, self._targets)
+        self._reading = Reading(self._node, self._calls, self._targets)
         self._sql = SqlAnswers(self._node, self._calls, self._settings.query_seconds_max)
-        self._publishing = Publishing(self._node, self._settings, self._calls)
+        self._publishing = Publishing(self._node, self._settings, self._calls, self._targets)
         self._subscriptions = Subscriptions(self._node, self._calls)
         self._server = GrpcServer(
             MESSAGE_BYTES_MAX,
@@ -117,7 +125,8 @@ class FlightDoor:
         tls = protect(self._node.settings, self._settings, host, "flight.host")
         self._server.listen(host, port, "--flight-port or flight.port", tls)
         self.port = self._server.port
-        rules = Rules(self._node.gate, error_mapping=arrow_status)
+        requests = RequestLimits((self._settings.streams_max + ACTIONS_MAX) // 2)
+        rules = Rules(self._node.gate, error_mapping=arrow_status, requests=requests)
         await self._server.start([service(name, methods, rules) for name, methods in self.tables()])
 
     async def stop(self) -> None:
@@ -128,6 +137,7 @@ class FlightDoor:
             await self._server.stop(STOP_SECONDS_MAX)
         if self._calls is not None:
             self._calls.close()
+        self._table_actions.close()
 
     # --- Flight's methods
 
@@ -145,11 +155,11 @@ class FlightDoor:
         infos, answers, both = self._infos, Streams.ANSWERS, Streams.BOTH
         table = [
             plain("ListFlights", pb.Criteria, infos.flights, IDENTIFIED, pb.FlightInfo, answers),
-            plain("GetFlightInfo", pb.FlightDescriptor, infos.info, info_rights, pb.FlightInfo),
-            plain("GetSchema", pb.FlightDescriptor, infos.schema, info_rights, pb.SchemaResult),
+            plain("GetFlightInfo", pb.FlightDescriptor, infos.info, infos.rights, pb.FlightInfo),
+            plain("GetSchema", pb.FlightDescriptor, infos.schema, infos.rights, pb.SchemaResult),
             Method("ListActions", pb.Empty, self._list_actions, IDENTIFIED, pb.ActionType, answers),
             Method("DoAction", pb.Action, self._do_action, self._action_rights, pb.Result, answers),
-            Method("DoGet", pb.Ticket, self._do_get, _ticket_rights, streams=answers),
+            Method("DoGet", pb.Ticket, self._do_get, self._ticket_rights, streams=answers),
             Method("DoPut", received, self._publishing.put, BY_HANDLER, pb.PutResult, both),
             Method("DoExchange", received, self._subscriptions.exchange, BY_HANDLER, streams=both),
         ]
@@ -157,12 +167,17 @@ class FlightDoor:
 
     async def _list_actions(self, _: Any, context: Context) -> None:
         for name in self.actions:
-            await context.write(pb.ActionType(type=name, description=ABOUT[name]))
+            await write_in_time(context, pb.ActionType(type=name, description=ABOUT[name]))
 
     async def _do_action(self, action: Any, context: Context) -> None:
         assert self._calls is not None
-        run = self._action(action).run
-        await context.write(pb.Result(body=await self._calls.blocking(run, who(), action.body)))
+        run, calls = self._action(action).run, self._calls
+        if run is None:
+            answer = await self._table_actions.flush(calls, action.body, context)
+        else:
+            in_thread = calls.reading if action.type in ASK_TABLES else calls.blocking
+            answer = await in_thread(run, who(), action.body)
+        await write_in_time(context, pb.Result(body=answer))
 
     def _action(self, action: Any) -> FlightAction:
         found = self.actions.get(action.type)
@@ -171,19 +186,22 @@ class FlightDoor:
         return found
 
     def _action_rights(self, action: Any) -> Sequence[Right]:
-        return self._action(action).needs(action.body)
+        found, asked = self._action(action), current()
+        if asked is not None:
+            asked.call = f"DoAction {action.type}"
+        return found.needs(action.body)
 
     async def _do_get(self, request: Any, context: Context) -> None:
         assert self._reading is not None
         assert self._sql is not None
         await (self._sql if is_sql(request.ticket) else self._reading).get(request.ticket, context)
 
+    def _ticket_rights(self, request: Any) -> Sequence[Right]:
+        assert self._reading is not None
+        return self._reading.rights(request.ticket)
+
     def _list_logs(self, caller: Principal, _: bytes) -> bytes:
         return json.dumps([as_json(info) for info in self._node.logs(caller)]).encode()
-
-
-def _ticket_rights(request: Any) -> Sequence[Right]:
-    return get_rights(request.ticket)
 
 
 @contextlib.contextmanager

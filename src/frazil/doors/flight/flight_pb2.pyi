@@ -78,11 +78,19 @@ class SchemaResult(_message.Message):
     schema: bytes
     def __init__(self, schema: _Optional[bytes] = ...) -> None: ...
 
+class Location(_message.Message):
+    __slots__ = ("uri",)
+    URI_FIELD_NUMBER: _ClassVar[int]
+    uri: str
+    def __init__(self, uri: _Optional[str] = ...) -> None: ...
+
 class FlightEndpoint(_message.Message):
-    __slots__ = ("ticket",)
+    __slots__ = ("ticket", "location")
     TICKET_FIELD_NUMBER: _ClassVar[int]
+    LOCATION_FIELD_NUMBER: _ClassVar[int]
     ticket: Ticket
-    def __init__(self, ticket: _Optional[_Union[Ticket, _Mapping]] = ...) -> None: ...
+    location: _containers.RepeatedCompositeFieldContainer[Location]
+    def __init__(self, ticket: _Optional[_Union[Ticket, _Mapping]] = ..., location: _Optional[_Iterable[_Union[Location, _Mapping]]] = ...) -> None: ...
 
 class FlightInfo(_message.Message):
     __slots__ = ("schema", "flight_descriptor", "endpoint", "total_records", "total_bytes", "ordered", "app_metadata")

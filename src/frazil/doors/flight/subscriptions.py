@@ -72,7 +72,9 @@ class Subscriptions:
             asked = parsed(_Asked, first.command, "descriptor", REQUEST_BYTES_MAX)
             if not self._node.has_broker:
                 raise InvalidInput("subscriptions need the broker: set broker.enabled", field="broker.enabled")
-            rights = self._calls.rights(context, *of_subscription(asked.topic, asked.subscription, Action.CONSUME))
+            rights = self._calls.rights(
+                context, asked.topic, *of_subscription(asked.topic, asked.subscription, Action.CONSUME)
+            )
             rights.admit()
             broker = self._node.broker(rights.who)
             await broker.make_known(asked.topic)
@@ -109,6 +111,7 @@ class Subscriptions:
             if answers.done() and not answers.cancelled() and (error := answers.exception()) is not None:
                 raise error
             self._calls.check_open()
+            self._calls.owning.check(asked.topic)
             if stream.is_replaced:
                 raise ConsumerReplaced(asked.topic, asked.subscription, consumer.name)
             if broker.has_forgotten(number):
@@ -117,7 +120,7 @@ class Subscriptions:
 
 async def _take_answers(subscription: Subscription | LiveSubscription, context: Context, rights: StreamRights) -> None:
     while (data := checked(await context.read())) is not grpc.aio.EOF:
-        rights.check()
+        await rights.give(len(data.note))  # also answers cost time: a caller beyond its quota is read more slowly
         answer = parsed(_ConsumerAnswer, data.note, "answer", REQUEST_BYTES_MAX * 4)
         for offset in answer.ack:
             subscription.ack(offset, answer.incarnation)

@@ -1,16 +1,17 @@
 """Topic administration over Flight: create, change, delete, list and describe topics.
 
-    action `topics`           the names of all
+    action `topics`           the names of all, whichever broker owns them
+    action `brokers`          the brokers of the cluster, [{"broker_id", "flight"}]
     action `topic`            {"topic", "schema", "create"}: what a client needs to know, created if it does not exist
-    action `create_topic`     {"topic", "schema", "retention"}
-    action `create_partitions` {"topic", "partitions", "retention"}: what a client needs to know of each
+    action `create_topic`     {"topic", "schema", "retention", "ack"}
+    action `create_partitions` {"topic", "partitions", "retention", "ack"}: what a client needs to know of each
     action `delete_topic`     {"topic", "force"}
     action `topic_stats`, `topic_sync`     {"topic"}
     action `producer`         {"topic", "log_id", "producer"}: {"epoch"}, -1 if the name has no client
     action `change_schema`    {"topic", "schema"}
     action `set_retention`    {"topic", "retention"}
 
-A schema is in Arrow's form, as base64.
+A schema is in Arrow's form, as base64. A call for a topic of another broker is refused with the owner's addresses.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from frazil.core import access
 from frazil.core.access import Action, Right
+from frazil.core.cluster import flight_address
 from frazil.core.errors import SchemaMismatch, TopicDiffers, TopicNotFound
 from frazil.core.names import TopicName
 from frazil.core.principal import ANONYMOUS, LOCAL, Principal
@@ -33,8 +35,11 @@ from frazil.core.sequences import NAME_CHARACTERS_MAX, NO_EPOCH, check_producer
 from frazil.core.settings import FlightSettings, RetentionSettings
 from frazil.doors.flight.actions import FlightAction, identified
 from frazil.doors.flight.movers import parsed
+from frazil.doors.owning import Owning
 from frazil.node.node import Node
 from frazil.node.types.log import Topic, TopicLog, cut_since
+
+ACK_CHARACTERS_MAX = 16
 
 
 class _Named(BaseModel):
@@ -57,11 +62,13 @@ class _Wanted(_WithSchema):
 
 class _New(_WithSchema):
     retention: RetentionSettings | None = None
+    ack: str | None = Field(None, max_length=ACK_CHARACTERS_MAX)
 
 
 class _NewPartitions(_Named):
     partitions: int
     retention: RetentionSettings | None = None
+    ack: str | None = Field(None, max_length=ACK_CHARACTERS_MAX)
 
 
 class _Delete(_Named):
@@ -82,10 +89,12 @@ class TopicActions:
 
     def __init__(self, node: Node, settings: FlightSettings) -> None:
         self._node = node
+        self._owning = Owning(node)
         self._topics = node.topics(ANONYMOUS)
         self._settings = settings
         self.by_name = {
             "topics": FlightAction(identified, self._list),
+            "brokers": FlightAction(identified, self._brokers),
             "topic": FlightAction(_on(_Wanted, Action.DESCRIBE), self._topic),
             "create_topic": FlightAction(_on(_New, Action.CREATE), self._create),
             "create_partitions": FlightAction(_on(_NewPartitions, Action.CREATE), self._create_partitions),
@@ -98,61 +107,85 @@ class TopicActions:
         }
 
     def _list(self, who: Principal, _: bytes) -> bytes:
-        """Return the topics that the caller may know of."""
-        return _json(self._node.topic_names(who))
+        """Return the topics that the caller may know of, wherever they are."""
+        here = self._node.topic_names(who)
+        if not self._owning.is_clustered:
+            return _json(here)
+        known, gate = (str(name) for name in self._owning.ownership.topics()), self._node.gate
+        there = {name for name in known if gate.allows(who, Action.DESCRIBE, access.topic(name))}
+        return _json(sorted(there.union(here)))
+
+    def _brokers(self, _: Principal, __: bytes) -> bytes:
+        """Return the brokers of the cluster with their addresses: every client must know them."""
+        known = self._owning.ownership.brokers()
+        found = [{"broker_id": one.broker_id, "flight": flight_address(one.addresses)} for one in known]
+        return _json([one for one in found if one["flight"] is not None])
 
     def _topic(self, who: Principal, body: bytes) -> bytes:
         """Describe a topic. A missing one is created only for a caller who may create it."""
         asked = parsed(_Wanted, body, "topic")
+        self._owning.check(asked.topic)
         is_new, gate = asked.create, self._node.gate
-        if is_new and gate.is_on:
+        resource = access.topic(asked.topic)
+        if is_new and (gate.is_on or not gate.allows(who, Action.CREATE, resource)):
             name = TopicName.parse(asked.topic)
             is_new = name not in self._topics.family(name)
             if is_new:
-                gate.check(who, Action.CREATE, access.topic(asked.topic))
+                gate.check(who, Action.CREATE, resource)
         return self._described(self._topics.open(asked.topic, schema=asked.own, create=is_new, by=who))
 
     def _create(self, who: Principal, body: bytes) -> bytes:
         asked = parsed(_New, body, "create_topic")
         name = TopicName.parse(asked.topic)
-        self._topics.create(name, schema=asked.own, retention=asked.retention, introduce=False, by=who)
+        if self._owning.may_tell(who, name):
+            self._owning.check(name)
+        self._topics.create(name, schema=asked.own, retention=asked.retention, ack=asked.ack, introduce=False, by=who)
         return self._described(self._topics.open(asked.topic, create=False))
 
     def _create_partitions(self, who: Principal, body: bytes) -> bytes:
         asked = parsed(_NewPartitions, body, "create_partitions")
         name = TopicName.parse(asked.topic)
+        if self._owning.may_tell(who, name):
+            self._owning.check_family(name)
         made = self._topics.create(
-            name, partitions=asked.partitions, retention=asked.retention, introduce=False, by=who
+            name, partitions=asked.partitions, retention=asked.retention, ack=asked.ack, introduce=False, by=who
         )
         return _json([self._facts(self._topics.open(str(one), create=False)) for one in made])
 
     def _delete(self, _: Principal, body: bytes) -> bytes:
         asked = parsed(_Delete, body, "delete_topic")
-        self._topics.delete(TopicName.parse(asked.topic), force=asked.force)
+        name = TopicName.parse(asked.topic)
+        self._owning.check_family(name)
+        self._topics.delete(name, force=asked.force)
         return _json({})
 
     def _change_schema(self, _: Principal, body: bytes) -> bytes:
         asked = parsed(_WithSchema, body, "change_schema")
+        self._owning.check(asked.topic)
         if asked.own is None:
             raise SchemaMismatch("schema: change_schema needs one", field="schema")
         return self._described(self._topics.change_schema(asked.topic, asked.own))
 
     def _set_retention(self, _: Principal, body: bytes) -> bytes:
         asked = parsed(_Retention, body, "set_retention")
+        self._owning.check(asked.topic)
         self._topics.set_retention(asked.topic, asked.retention)
         return _json({})
 
     def _stats(self, who: Principal, body: bytes) -> bytes:
         asked = parsed(_Named, body, "topic_stats")
+        self._owning.check(asked.topic)
         return _json(self._node.topic(who, asked.topic, Action.DESCRIBE).stats().as_dict())
 
     def _sync(self, who: Principal, body: bytes) -> bytes:
         asked = parsed(_Named, body, "topic_sync")
+        self._owning.check(asked.topic)
         return _json({"durable_end": self._node.topic(who, asked.topic, Action.PRODUCE).sync()})
 
     def _producer(self, who: Principal, body: bytes) -> bytes:
         """Return the name's epoch, which a client reads before it takes the name, to detect a concurrent takeover."""
         asked = parsed(_Producer, body, "producer")
+        self._owning.check(asked.topic)
         topic = self._node.topic(who, asked.topic, Action.PRODUCE)
         check_log(topic.log, asked.log_id)
         state = topic.producer_state(own_producer(self._node, who, asked.producer))

@@ -75,7 +75,8 @@ class Received(NamedTuple):
     path: tuple[str, ...]
     header: bytes
     note: bytes
-    body: bytes
+    body: bytes | memoryview
+    """A view of the message, which is kept with it: the body of a batch is not copied until the log writes it."""
     size_bytes: int
 
 
@@ -95,8 +96,8 @@ def received(raw: bytes) -> Received | InvalidInput:
         command, path = _descriptor(found[1]) if 1 in found else (b"", ())
     except (IndexError, DecodeError):
         return _NO_DATA
-    header, note, body = (bytes(found.get(number, b"")) for number in (2, 3, 1000))
-    return Received(command, path, header, note, body, len(raw))
+    header, note = (bytes(found.get(number, b"")) for number in (2, 3))
+    return Received(command, path, header, note, found.get(1000, b""), len(raw))
 
 
 def _descriptor(raw: memoryview) -> tuple[bytes, tuple[str, ...]]:
@@ -174,17 +175,17 @@ class _Pieces:
 
     closed = False
 
-    def __init__(self, *pieces: bytes) -> None:
+    def __init__(self, *pieces: bytes | memoryview) -> None:
         self._pieces = [piece for piece in pieces if piece]
 
-    def read(self, count: int) -> bytes:
+    def read(self, count: int) -> bytes | memoryview:
         if not self._pieces:
             return b""
         piece = self._pieces.pop(0)
         if len(piece) > count:
             self._pieces.insert(0, piece[count:])
             return piece[:count]
-        return piece if len(piece) == count else piece + self.read(count - len(piece))
+        return piece if len(piece) == count else b"".join((piece, self.read(count - len(piece))))
 
 
 def _look(header: pa.Buffer) -> tuple[int, int, bool]:

@@ -2,7 +2,7 @@
 
     Identified   ASGI layer: the caller by its credentials, and its quota of requests; 401 and 429
     needs        dependency of a route: the rights that it needs, from its path, query and body; 403
-    Who          parameter of a handler: the caller, for the Node
+    Who, Peer    parameters of a handler: the caller and its address, for the Node
 
 Every route declares what it needs, or is in `PUBLIC`: `check_declared` refuses an app with any other.
 """
@@ -16,18 +16,17 @@ from fastapi import Depends, FastAPI, Request, params
 from fastapi.routing import iter_route_contexts
 
 from frazil.core.access import Action, Resource, Right
-from frazil.core.errors import FrazilError, TryLater, Unauthenticated
+from frazil.core.errors import FrazilError, Unauthenticated
 from frazil.core.principal import Principal
 from frazil.doors.http.answers import error_answer
-from frazil.doors.tls import certificate_of_scope
-from frazil.node.access.gate import Credentials, Gate
+from frazil.doors.http_identity import caller_of, has_credentials, peer_of
+from frazil.node.access.gate import Gate
 from frazil.node.node import Node
-from frazil.node.request_ids import App, Receive, Scope, Send
+from frazil.node.request_ids import App, Receive, Scope, Send, current
 
 READY = "/health/ready"
 PUBLIC = frozenset({"/health/live", READY, "/openapi.json"})
 """Paths that need no credentials. `/health/ready` shows more to callers that may describe the server."""
-AUTHORIZATION_BYTES_MAX = 16 * 1024
 
 _WHO, _PEER, _DECLARED = "frazil.who", "frazil.peer", "frazil_needs"
 
@@ -51,7 +50,7 @@ class Identified:
             scope[_WHO] = await self._who_if_known(scope)
         else:
             try:
-                scope[_WHO] = who = await self._who(scope)
+                scope[_WHO] = who = await caller_of(scope, self._node)
                 self._node.gate.request(who)
             except FrazilError as error:
                 await error_answer(error)(scope, receive, send)
@@ -60,44 +59,12 @@ class Identified:
 
     async def _who_if_known(self, scope: Scope) -> Principal | None:
         """Return the caller of a public path. Probes have no credentials: they are no failed attempts."""
-        if self._node.gate.is_on and (scope["path"] != READY or not _has_credentials(scope)):
+        if self._node.gate.is_on and (scope["path"] != READY or not has_credentials(scope)):
             return None
         try:
-            return await self._who(scope)
+            return await caller_of(scope, self._node)
         except FrazilError:
             return None
-
-    async def _who(self, scope: Scope) -> Principal:
-        gate = self._node.gate
-        if not gate.is_on:
-            if self._node.settings.security.enabled:  # the Node has not started: nobody can be identified yet
-                raise TryLater("the server is starting, and knows no callers yet; try again")
-            return await gate.identify(Credentials())
-        name, expires_us = certificate_of_scope(scope) or (None, None)
-        given = Credentials(_authorization(scope), name, scope[_PEER], expires_us)
-        return gate.known(given) or await gate.identify(given)
-
-
-def peer_of(scope: Scope) -> str:
-    client = scope.get("client")
-    return "" if client is None else f"{client[0]}:{client[1]}"
-
-
-def _has_credentials(scope: Scope) -> bool:
-    given = any(name == b"authorization" for name, _ in scope["headers"])
-    return given or certificate_of_scope(scope) is not None
-
-
-def _authorization(scope: Scope) -> str | None:
-    """Return the only `Authorization` header, refused by its size before anything looks into it."""
-    found: list[bytes] = [value for name, value in scope["headers"] if name == b"authorization"]
-    if not found:
-        return None
-    if len(found) > 1:
-        raise Unauthenticated("there is more than one authorization header")
-    if len(found[0]) > AUTHORIZATION_BYTES_MAX:
-        raise Unauthenticated(f"the authorization header has more than {AUTHORIZATION_BYTES_MAX} bytes")
-    return found[0].decode("latin-1")
 
 
 # --- in handlers
@@ -110,7 +77,14 @@ async def _caller(request: Request) -> Principal:
     return who
 
 
+async def _peer(request: Request) -> str:
+    found: str = request.scope[_PEER]
+    return found
+
+
 Who = Annotated[Principal, Depends(_caller)]
+Peer = Annotated[str, Depends(_peer)]
+"""The caller's address, for the audit log."""
 
 
 def known_caller(request: Request) -> Principal | None:
@@ -139,6 +113,7 @@ def needs(rights: Rights = _nothing) -> params.Depends:
     """
 
     async def check(request: Request, who: Who, wanted: Sequence[Right] = Depends(rights)) -> None:
+        _name_call(request)
         _gate(request).check_all(who, wanted, request.scope[_PEER])
 
     return _declared(check)
@@ -148,6 +123,7 @@ def needs_any(rights: Rights) -> params.Depends:
     """Declare that a route needs one of these rights, if there are any. Without one, the first is refused."""
 
     async def check(request: Request, who: Who, wanted: Sequence[Right] = Depends(rights)) -> None:
+        _name_call(request)
         gate = _gate(request)
         given = [one for one in wanted if gate.allows(who, *one)]
         gate.check_all(who, (given or wanted)[:1], request.scope[_PEER])
@@ -167,6 +143,14 @@ def _declared(check: Callable[..., Coroutine[Any, Any, None]]) -> params.Depends
     setattr(check, _DECLARED, True)
     found: params.Depends = Depends(check)
     return found
+
+
+def _name_call(request: Request) -> None:
+    """Name the call by its route: a path may contain anything, also a key by mistake."""
+    asked = current()
+    if asked is not None:
+        asked.call = f"{request.method} {getattr(request.scope.get('route'), 'path', '')}"
+        asked.peer = request.scope[_PEER]
 
 
 def _gate(request: Request) -> Gate:

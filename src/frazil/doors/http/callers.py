@@ -1,90 +1,30 @@
-"""Host and Origin checks of HTTP requests.
-
-With DNS rebinding, a page of another site has the same origin as this server for a browser, but still sends its own
-name as `Host`. So only names that no other party can own are accepted: addresses, `localhost`, this machine's name, and
-those that the settings allow.
-"""
+"""Host and Origin checks of requests to the admin door."""
 
 from __future__ import annotations
 
-import ipaddress
-import socket
 from collections.abc import Sequence
-from urllib.parse import urlsplit
 
-from frazil.core.errors import FrazilError, HostRefused, OriginRefused
 from frazil.doors.http.answers import error_answer
+from frazil.doors.http_callers import CallerRules
 from frazil.node.request_ids import App, Receive, Scope, Send
-
-ANY_HOST = "*"
-_READING = ("GET", "HEAD", "OPTIONS")
 
 
 class CheckedCallers:
-    """ASGI layer: 421 for a foreign `Host`, 403 for a change requested by another site's page."""
+    """ASGI layer: 421 for a foreign `Host`, 403 for a change requested by another site's page.
+
+    400 for a request with two lengths, and the connection ends.
+    """
 
     def __init__(self, app: App, listening: str, allowed: Sequence[str], origins: Sequence[str] = ()) -> None:
         """`allowed` are names, `origins` are exact origins of pages that may request changes."""
         self._app = app
-        self._origins = frozenset(origins)
-        self._allowed = frozenset(name.lower().rstrip(".") for name in allowed)
-        self._own = frozenset((listening.lower(), socket.gethostname().lower(), "localhost"))
+        self._rules = CallerRules(listening, allowed, origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refused = self._refused(scope) if scope["type"] == "http" else None
+        refused = self._rules.refused(scope) if scope["type"] == "http" else None
         if refused is None:
             await self._app(scope, receive, send)
         else:
             answer = error_answer(refused)
             answer.headers["connection"] = "close"
             await answer(scope, receive, send)
-
-    def _refused(self, scope: Scope) -> FrazilError | None:
-        headers = [(name, value.decode("latin-1")) for name, value in scope["headers"] if name in (b"host", b"origin")]
-        hosts = [value for name, value in headers if name == b"host"]
-        origins = [value for name, value in headers if name == b"origin"]
-        for host in hosts:
-            if not self._is_known(_name_of(host)):
-                return HostRefused(host)
-        if scope.get("method") in _READING:
-            return None
-        for origin in origins:
-            if not self._is_own_origin(origin, hosts):
-                return OriginRefused(origin)
-        return None
-
-    def _is_known(self, name: str | None) -> bool:
-        if name is None:
-            return False
-        if ANY_HOST in self._allowed or name in self._allowed or name in self._own:
-            return True
-        return name.endswith(".localhost") or _is_address(name)
-
-    def _is_own_origin(self, origin: str, hosts: Sequence[str]) -> bool:
-        """Whether the page came from this server: the same name and port, or an allowed name."""
-        if origin in self._origins:
-            return True
-        netloc = urlsplit(origin).netloc.lower()
-        if netloc and netloc in (host.lower() for host in hosts):
-            return True
-        name = _name_of(netloc)
-        return name is not None and name in self._allowed
-
-
-def _name_of(host: str) -> str | None:
-    """Return the name or address in a `Host`, without its port; None if it is invalid."""
-    try:
-        parts = urlsplit(f"//{host}")
-        _ = parts.port  # raises for an invalid port
-    except ValueError:
-        return None
-    name = (parts.hostname or "").rstrip(".")
-    return name if name and parts.netloc == host and "@" not in host else None
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

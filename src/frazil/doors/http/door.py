@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -43,9 +44,13 @@ def make_app(node: Node, collectors: Iterable[Collector] = ()) -> FastAPI:
     add_admin(app, node)
     http = node.settings.http
     allow_origins(app, http.cors_origins)
-    app.add_middleware(CheckedCallers, listening=http.host, allowed=http.allowed_hosts, origins=http.cors_origins)
+    advertised = urlsplit(f"//{http.advertised or ''}").hostname  # other brokers redirect callers to this name
+    names = [*http.allowed_hosts, *([advertised] if advertised else [])]
+    app.add_middleware(CheckedCallers, listening=http.host, allowed=names, origins=http.cors_origins)
     app.add_middleware(SafeHeaders)
     registry = make_registry(node, collectors)
+    if node.own_telemetry is not None:
+        node.own_telemetry.collect = registry.collect
 
     @app.get("/metrics", dependencies=[needs_any(state_of_server)])
     def metrics() -> Response:
@@ -87,7 +92,7 @@ def _answer_errors(app: FastAPI) -> None:
         status = status_of(error).http
         if status == 500:
             _log.error("%s %s: %s", request.method, request.url.path, error, extra={"code": error.code})
-        return error_answer(error)
+        return error_answer(error, request.scope)
 
     @app.exception_handler(RequestValidationError)
     def invalid(_: Request, error: RequestValidationError) -> JSONResponse:

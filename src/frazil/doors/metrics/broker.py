@@ -26,6 +26,7 @@ _COUNTERS = (
     ("frazil_subscription_nacks", "Messages that a consumer refused."),
     ("frazil_subscription_timeouts", "Messages whose acknowledgement took too long."),
     ("frazil_subscription_dead_letters", "Messages given up, and published to the dead letter topic."),
+    ("frazil_subscription_dead_letters_failed", "Attempts to publish a dead letter that failed: the message is kept."),
     ("frazil_subscription_dropped", "Messages given up, or of a topic without a log and not taken."),
 )
 
@@ -79,5 +80,6 @@ def _values(one: SubscriptionFigures) -> list[float]:
         counts.nacks,
         counts.timeouts,
         counts.dead_letters,
+        counts.letters_failed,
         counts.dropped,
     ]

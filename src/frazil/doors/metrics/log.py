@@ -12,6 +12,7 @@ from frazil.core.principal import ANONYMOUS
 from frazil.doors.metrics.labels import Rows, bounded
 from frazil.node.health.stats import NodeStats
 from frazil.node.node import Node
+from frazil.node.objects.figures import ObjectStats
 from frazil.node.types.log import Histogram, LogMetrics, TopicStats
 
 _TOPIC_GAUGES = (
@@ -23,6 +24,13 @@ _TOPIC_GAUGES = (
     ("frazil_topic_unsynced_messages", "Messages written, but not yet on the device."),
     ("frazil_topic_queued_bytes", "Bytes that wait for the disk."),
     ("frazil_topic_failed", "1 if the log failed and takes no more messages."),
+)
+
+
+_OBJECT_GAUGES = (
+    ("frazil_topic_objects", "Objects in the store."),
+    ("frazil_topic_objects_bytes", "Bytes of them."),
+    ("frazil_topic_upload_lag_messages", "Messages that are durable in the log and in no object."),
 )
 
 
@@ -40,6 +48,8 @@ class LogCollector(Collector):
         yield from self._folder(stats)
         yield from topic_families(stats.topics)
         yield held_back_family(stats.topics)
+        if stats.objects is not None:
+            yield from object_families(stats.objects)
 
     def _folder(self, stats: NodeStats) -> Iterator[Metric]:
         budget, cache = stats.budget, stats.cache
@@ -66,6 +76,7 @@ def _log(metrics: LogMetrics) -> Iterator[Metric]:
     reads = CounterMetricFamily("frazil_log_reads", "Batches read, by where from.", labels=["source"])
     reads.add_metric(["cache"], metrics.reads_cached)
     reads.add_metric(["files"], metrics.reads_from_files)
+    reads.add_metric(["objects"], metrics.reads_from_objects)
     reads.add_metric(["table"], metrics.reads_from_tables)
     yield reads
     yield histogram("frazil_log_group_rows", "Rows of one commit.", metrics.group_rows)
@@ -102,6 +113,19 @@ def held_back_family(stats: Sequence[TopicStats]) -> GaugeMetricFamily:
     for labels, (seconds,) in bounded(rows, [max]):
         family.add_metric(labels, seconds)
     return family
+
+
+def object_families(stats: ObjectStats) -> Iterator[Metric]:
+    yield CounterMetricFamily("frazil_objects_uploaded", "Objects uploaded.", value=stats.uploaded)
+    yield CounterMetricFamily("frazil_objects_uploaded_bytes", "Bytes of them.", value=stats.uploaded_bytes)
+    yield CounterMetricFamily("frazil_objects_failures", "Failed attempts to upload.", value=stats.failures)
+    yield GaugeMetricFamily("frazil_objects_deletions", "Deleted logs with objects.", value=stats.waiting_deletions)
+    families = [GaugeMetricFamily(name, text, labels=["topic"]) for name, text in _OBJECT_GAUGES]
+    rows: Rows = [((one.topic,), [one.objects, one.bytes, one.lag_rows]) for one in stats.topics]
+    for labels, values in bounded(rows):
+        for family, value in zip(families, values, strict=True):
+            family.add_metric(labels, value)
+    yield from families
 
 
 def _values(one: TopicStats) -> list[int]:

@@ -28,6 +28,7 @@ class TablesCollector(Collector):
         yield from self._maintenance(report.get("maintenance") or {})
         yield from _moves(report.get("topics", {}))
         yield self._tables_ahead(report.get("topics", {}))
+        yield _undecoded(report.get("topics", {}))
 
     def _tables_ahead(self, topics: Mapping[str, Any]) -> Metric:
         ahead = self._health.tables_ahead()
@@ -82,6 +83,15 @@ def _moves(topics: Mapping[str, Any]) -> Iterator[Metric]:
         last.add_metric(names, committed)
         took.add_metric(names, seconds)
     yield from (failing, last, took)
+
+
+def _undecoded(topics: Mapping[str, Any]) -> Metric:
+    text = "Requests that could not be decoded and went to a table of errors, since the mover began."
+    found = CounterMetricFamily("frazil_telemetry_errors", text, labels=["topic"])
+    rows: Rows = [((name,), [topic["undecoded"]]) for name, topic in topics.items() if topic.get("undecoded")]
+    for names, (count,) in bounded(rows):
+        found.add_metric(names, count)
+    return found
 
 
 def _seconds(move: Mapping[str, Any]) -> float:

@@ -6,6 +6,8 @@ joined by dots, so PyIceberg and Iceberg's Java library both read `shop.eu` as t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from sqlalchemy import select
@@ -15,11 +17,13 @@ from frazil.core.settings.lake import CatalogType
 from frazil.lake.tables.schema import TableName
 
 
-def table_names(catalog: Catalog) -> list[TableName]:
-    """Return the names, sorted. Tables in nested namespaces of other catalogs belong to no topic and are left out."""
+def table_names(catalog: Catalog, wanted: Callable[[str], bool] = lambda _: True) -> list[TableName]:
+    """Return the names in wanted namespaces, sorted. Tables in nested namespaces of other catalogs belong to no topic
+    and are left out."""
     return sorted(
         TableName(namespace, identifier[-1])
-        for namespace in _namespaces(catalog)
+        for namespace in namespace_names(catalog)
+        if wanted(namespace)
         for identifier in catalog.list_tables((namespace,))
     )
 
@@ -30,7 +34,8 @@ def spark_name(name: TableName, kind: CatalogType) -> str:
     return ".".join(f"`{level}`" for level in (*levels, name.table))
 
 
-def _namespaces(catalog: Catalog) -> list[str]:
+def namespace_names(catalog: Catalog) -> list[str]:
+    """Return the namespaces that may have tables of topics; of an SQL catalog, those that have any table."""
     if not isinstance(catalog, SqlCatalog):
         return [namespace[0] for namespace in catalog.list_namespaces() if len(namespace) == 1]
     named = select(IcebergTables.table_namespace).where(IcebergTables.catalog_name == catalog.name).distinct()

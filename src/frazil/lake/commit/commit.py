@@ -67,13 +67,17 @@ from frazil.lake.tables.token import (
     SWEPT,
     TRANSFORMED,
     Token,
+    count_key,
+    derived_key,
     earlier_log,
     end_key,
+    ends,
     is_transformed,
     last_key,
     move_key,
     partition_key,
     read_token,
+    row_count,
     sequence_key,
     sum_key,
 )
@@ -106,9 +110,11 @@ class Moved:
     streams: Streams = field(default_factory=dict)
     """Checksums of the rows, to be combined with those of the table."""
     transformed: bool = False
-    """Whether the rows are the result of a statement, which no checksum covers."""
+    """Whether the rows are derived, or the result of a statement: no checksum covers them."""
     last: str = ""
     """The last row as it was in the log, see `last_row`."""
+    derived: Mapping[str, int] = field(default_factory=dict)
+    """Of a topic's own table: the derived tables that got rows, and their ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,8 +373,13 @@ def _pinned(
         tokens[last_key(move.log_id)] = move.last
         summary[f"frazil.{move.log_id}.start"] = str(move.start)
         summary[f"frazil.{move.log_id}.rows"] = str(move.rows)
+        tokens |= {derived_key(move.log_id, name): str(end) for name, end in move.derived.items()}
         if move.transformed:
             tokens[TRANSFORMED] = "true"
+            before = row_count(table, move.log_id)
+            before = 0 if before is None and move.log_id not in ends(table) else before
+            if before is not None:
+                tokens[count_key(move.log_id)] = str(before + move.rows)
         else:
             summary[f"frazil.{move.log_id}.crc"] = move.checksum
             so_far = from_text(table.metadata.properties.get(sum_key(move.log_id), "{}"))

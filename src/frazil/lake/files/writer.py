@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import functools
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import pyarrow_to_schema, schema_to_pyarrow, write_file
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DATA_FILE_TYPE, DataFile
 from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
 from pyiceberg.table import WriteTask
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
 from frazil.lake.files.locations import with_short_locations
 from frazil.lake.files.nulls import keep_nulls
+from frazil.lake.files.row_sorting import sorted_rows, sorting_columns
 from frazil.lake.files.store_errors import store_error
 from frazil.lake.pyiceberg_private import written_by_partition
 
-__all__ = ["DataFile", "DataFileWriter", "TableFiles", "metadata_for_tasks", "pieces", "write_data_files"]
+__all__ = [
+    "DataFile",
+    "DataFileWriter",
+    "TableFiles",
+    "WriterGroup",
+    "metadata_for_tasks",
+    "pieces",
+    "write_data_files",
+]
+
+
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,25 +56,51 @@ class DataFileWriter:
         self._files: list[DataFile] = []
         self.rows = 0
 
+    @property
+    def gathered_bytes(self) -> int:
+        return self._gathered_bytes
+
     def add(self, rows: pa.RecordBatch) -> None:
         for piece in pieces(rows, self._flush_bytes):
             if self._gathered_bytes + piece.nbytes > self._flush_bytes:
-                self._flush()
+                self.flush()
             self._gathered.append(piece)
             self._gathered_bytes += piece.nbytes
+            self.rows += piece.num_rows
 
     def close(self) -> tuple[DataFile, ...]:
         """Return all files, including the remaining buffered rows; none if there were no rows."""
-        self._flush()
+        self.flush()
         return tuple(self._files)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         if not self._gathered:
             return
         table = pa.Table.from_batches(self._gathered)
         self._gathered, self._gathered_bytes = [], 0
         self._files += write_data_files(self._table.metadata, self._table.io_properties, table, uuid.uuid4())
-        self.rows += table.num_rows
+
+
+class WriterGroup(Generic[Key]):
+    """Writers of several tables that hold no more rows together than one may: the fullest is written first."""
+
+    def __init__(self, tables: Mapping[Key, TableFiles], flush_bytes: int) -> None:
+        self._flush_bytes = flush_bytes
+        self._writers = {key: DataFileWriter(files, flush_bytes) for key, files in tables.items()}
+
+    def add(self, key: Key, rows: pa.RecordBatch) -> None:
+        for piece in pieces(rows, self._flush_bytes):
+            while (held := sum(one.gathered_bytes for one in self._writers.values())) and (
+                held + piece.nbytes > self._flush_bytes
+            ):
+                max(self._writers.values(), key=lambda one: one.gathered_bytes).flush()
+            self._writers[key].add(piece)
+
+    def rows(self, key: Key) -> int:
+        return self._writers[key].rows
+
+    def close(self, key: Key) -> tuple[DataFile, ...]:
+        return self._writers[key].close()
 
 
 def pieces(rows: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
@@ -77,21 +117,33 @@ def pieces(rows: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
 
 keep_nulls()
 
+METADATA_KEPT_MAX = 64
+_SORT_ORDER_ID = [field.name for field in DATA_FILE_TYPE[2].fields].index("sort_order_id")
+
 
 def write_data_files(
     table_metadata: str, io_properties: Mapping[str, str], rows: pa.Table, write_id: uuid.UUID
 ) -> list[DataFile]:
     """Write rows with the table's schema, partitioning and properties; returns what a commit needs."""
-    metadata = TableMetadataUtil.parse_raw(table_metadata)
-    metadata = metadata.model_copy(update={"properties": with_short_locations(metadata.properties)})
+    metadata = _parsed(table_metadata)
     io = load_file_io(dict(io_properties), metadata.location)
+    order = sorting_columns(metadata, rows.schema)
     try:
-        files = list(_written(metadata, rows, io, write_id))
+        files = list(_written(metadata, sorted_rows(rows, order), io, write_id))
     except OSError as error:
         raise store_error(error, metadata.location, io_properties) from None
     for file in files:
         file.spec_id = metadata.default_spec_id  # the table's spec may change before the commit
+        if order:
+            file[_SORT_ORDER_ID] = metadata.default_sort_order_id
     return files
+
+
+@functools.lru_cache(maxsize=METADATA_KEPT_MAX)
+def _parsed(table_metadata: str) -> TableMetadata:
+    """A task writes several files of a table, and a worker many tasks: parsing takes as long as a small file."""
+    metadata = TableMetadataUtil.parse_raw(table_metadata)
+    return metadata.model_copy(update={"properties": with_short_locations(metadata.properties)})
 
 
 def _written(metadata: TableMetadata, rows: pa.Table, io: FileIO, write_id: uuid.UUID) -> Iterable[DataFile]:

@@ -88,8 +88,12 @@ class TableInspector:
             return [name]
         return [name for name in self._all() if (shown is None or shown(name)) and ends(self.table(name))]
 
+    def in_namespaces(self, wanted: Callable[[str], bool]) -> list[TableName]:
+        """Return all tables in these namespaces, whether or not they hold rows of a log."""
+        return self._all(wanted)
+
     def table(self, name: TableName) -> Table:
-        catalog = self._catalog()
+        catalog = self.catalog()
         if catalog is None:
             raise _not_there(name)
         try:
@@ -181,6 +185,10 @@ class TableInspector:
             if snapshot.timestamp_ms < before_ms and snapshot.snapshot_id not in kept
         ]
 
+    def is_sorted(self, name: TableName) -> bool:
+        """Whether the table has a sort order of its own."""
+        return bool(self.table(name).sort_order().fields)
+
     def order(self, name: TableName) -> str | None:
         """Return the sort order for readers; None for a statement's result without offsets."""
         there = self.table(name).schema().column_names
@@ -213,7 +221,7 @@ class TableInspector:
         orphans.
         """
         mine = place(self.table(name).location())
-        for other, places in self._places().items():
+        for other, places in self.places().items():
             for theirs in places if other != name else ():
                 _refuse_within(name, mine, theirs, f"files of {other}")
         if self._settings.data is not None:
@@ -222,18 +230,18 @@ class TableInspector:
 
     def remove_orphans(self, name: TableName, listed: Sequence[str]) -> list[str]:
         """Delete the listed orphans, except files needed now; returns the deleted paths."""
-        catalog = self._catalog()
+        catalog = self.catalog()
         if catalog is None:
             raise _not_there(name)
         return remove_orphans(catalog, name, listed, self._folders_elsewhere)
 
     def _folders_elsewhere(self) -> frozenset[str]:
-        """Return folders in which a table has files outside of its location. Cached, like `_places`."""
+        """Return folders in which a table has files outside of its location. Cached, like `places`."""
         if self._known_folders is None:
             self._known_folders = folders_elsewhere(self.table(name) for name in self._all())
         return self._known_folders
 
-    def _places(self) -> dict[TableName, list[str]]:
+    def places(self) -> dict[TableName, list[str]]:
         """Return the locations of each table's files. Cached: files of a later table are too young to be orphans."""
         if self._known_places is None:
             tables = {name: self.table(name) for name in self._all()}
@@ -243,18 +251,18 @@ class TableInspector:
             }
         return self._known_places
 
-    def _catalog(self) -> Catalog | None:
+    def catalog(self) -> Catalog | None:
         """Return None if nothing was ever moved."""
         if self._opened is None and catalog_exists(self._settings):
             self._opened = open_catalog(self._settings)
         return self._opened
 
-    def _all(self) -> list[TableName]:
-        catalog = self._catalog()
+    def _all(self, wanted: Callable[[str], bool] = lambda _: True) -> list[TableName]:
+        catalog = self.catalog()
         if catalog is None:
             return []
         try:
-            return table_names(catalog)
+            return table_names(catalog, wanted)
         except Exception as error:
             raise lake_error("the tables", error, self._known.get("warehouse", ""), self._known) from error
 

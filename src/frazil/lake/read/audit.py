@@ -81,8 +81,8 @@ def audit_offsets(table: Table, partition: int, held: OffsetRange, on_rows: OnRo
                     on_rows(len(offsets))
             except _UNREADABLE as error:
                 unread[file.path] = _unread(table, file, held, error)
-        problems += [Problem("missing", gap, "not in the table") for gap in _runs(counts == 0, window.start)]
-        problems += [Problem("double", more, "in the table more than once") for more in _runs(counts > 1, window.start)]
+        problems += [Problem("missing", gap, "not in the table") for gap in runs(counts == 0, window.start)]
+        problems += [Problem("double", more, "in the table more than once") for more in runs(counts > 1, window.start)]
     known = [problem.range for problem in unread.values()]
     missing = [
         Problem("missing", part, each.detail)
@@ -92,7 +92,7 @@ def audit_offsets(table: Table, partition: int, held: OffsetRange, on_rows: OnRo
     ]
     others = [each for each in problems if each.kind != "missing"]
     readable = [file for file in files if file.path not in unread]
-    return [*_merged([*missing, *others]), *unread.values(), *_beyond(rows, readable, held.end)]
+    return [*merged_problems([*missing, *others]), *unread.values(), *_beyond(rows, readable, held.end)]
 
 
 def _unread(table: Table, file: OffsetFile, held: OffsetRange, error: Exception) -> Problem:
@@ -152,16 +152,19 @@ def _beyond(rows: FileRows, files: Sequence[OffsetFile], end: int) -> list[Probl
     return [Problem("beyond", OffsetRange(low, high + 1), f"in the table, which was committed only up to {end}")]
 
 
-def _runs(wrong: np.ndarray, base: int) -> list[OffsetRange]:
+def runs(wrong: np.ndarray, base: int) -> list[OffsetRange]:
+    """Return the ranges of offsets, from `base` on, for which it is true."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], wrong, [False])).astype(np.int8)))
     return [OffsetRange(base + int(low), base + int(high)) for low, high in edges.reshape(-1, 2)]
 
 
-def _merged(problems: Sequence[Problem]) -> list[Problem]:
+def merged_problems(problems: Sequence[Problem]) -> list[Problem]:
     """Merge problems that continue across a window's edge."""
     found: list[Problem] = []
-    for problem in sorted(problems, key=lambda each: (each.kind, each.range)):
-        if found and found[-1].kind == problem.kind and found[-1].range.end == problem.range.start:
+    for problem in sorted(problems, key=lambda each: (each.kind, each.detail, each.range)):
+        last = found[-1] if found else None
+        continues = last is not None and (last.kind, last.detail) == (problem.kind, problem.detail)
+        if continues and found[-1].range.end == problem.range.start:
             found[-1] = Problem(problem.kind, OffsetRange(found[-1].range.start, problem.range.end), problem.detail)
         else:
             found.append(problem)

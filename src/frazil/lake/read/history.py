@@ -27,6 +27,7 @@ from frazil.core.settings import Settings
 from frazil.core.settings.lake import ReaderSettings
 from frazil.lake.catalogs.error_text import reason
 from frazil.lake.catalogs.opening import catalog_exists, open_catalog
+from frazil.lake.read.derived_tables import DerivedTables, derived_tables
 from frazil.lake.read.file_rows import FileRows
 from frazil.lake.read.history_reader import WINDOW_ROWS_MAX, HistoryReader
 from frazil.lake.read.offset_files import (
@@ -166,6 +167,10 @@ class TableHistory:
         table = self._load()
         token = read_token(table, self._log_id) if table is not None and is_transformed(table) else None
         return 0 if token is None else token.end
+
+    def derived(self, others: list[str]) -> DerivedTables:
+        """Load the topic's table and those beside it that exist, if their rows are derived from the topic's."""
+        return derived_tables(self._catalog, self.name, self._log_id, self._partition, others)
 
     def read(
         self,

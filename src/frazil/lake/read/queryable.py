@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -28,7 +28,7 @@ from frazil.lake.read.offset_files import bounds
 from frazil.lake.tables.field_ids import named
 from frazil.lake.tables.held_rows import FileChoice, HeldRows, PartitionRange, choose_files, held_rows
 from frazil.lake.tables.schema import TableName, topic_of
-from frazil.lake.tables.token import check_handed_over, logs, refuse_newer_format
+from frazil.lake.tables.token import check_handed_over, derived_ends, logs, read_token, refuse_newer_format
 from frazil.lake.tables.topic_columns import TopicColumns
 
 FOOTER_READS_MAX = 8
@@ -75,11 +75,13 @@ def queryable(
     only: int | None = None,
     former: Mapping[str, Sequence[str]] | None = None,
     log_starts: Mapping[str, int] | None = None,
+    *,
+    of_requests: bool = False,
 ) -> Queryable | None:
     """Return the valid rows of the table, now or at a snapshot; None if there is no table.
 
     `live` are the available logs by partition, `only` the one requested partition, `former` the logs that a log has
-    replaced, `log_starts` the first offset of each log.
+    replaced, `log_starts` the first offset of each log. `of_requests`: the logs hold requests of telemetry.
     """
     try:
         table = catalog.load_table(name.identifier)
@@ -87,7 +89,10 @@ def queryable(
         for log_id, earlier in (former or {}).items():
             check_handed_over(table, log_id, earlier)
         snapshot_id = _snapshot(table, snapshot_id, at)
-        held = held_rows(named(table), live, only, log_starts) if snapshot_id is None else HeldRows(None)
+        ours = named(table)
+        held = HeldRows(None)
+        if snapshot_id is None:
+            held = held_rows(ours, live, only, log_starts, of_requests=of_requests)
         return _found(table, table.scan(snapshot_id=snapshot_id), held)
     except (NoSuchTableError, NoSuchNamespaceError):
         return None
@@ -95,6 +100,29 @@ def queryable(
         raise
     except Exception as error:
         raise unreadable(name, error, catalog.properties) from error
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedEnd:
+    """The offset up to which a table holds a log, and what it recorded of the tables derived from its topic."""
+
+    end: int = 0
+    derived: Mapping[str, int] = field(default_factory=dict)
+    """By the name of a derived table: the last end at which it got rows."""
+
+
+def committed_end(catalog: Catalog, name: TableName, log_id: str) -> CommittedEnd:
+    """Return how far a topic's own table is; 0 if there is no table, or none of the log."""
+    try:
+        table = catalog.load_table(name.identifier)
+        token = read_token(table, log_id)
+    except (NoSuchTableError, NoSuchNamespaceError):
+        return CommittedEnd()
+    except FrazilError:
+        raise
+    except Exception as error:
+        raise unreadable(name, error, catalog.properties) from error
+    return CommittedEnd() if token is None else CommittedEnd(token.end, derived_ends(table, log_id))
 
 
 def unreadable(name: TableName, error: Exception, known: Mapping[str, Any]) -> FrazilError:

@@ -6,7 +6,7 @@ of its own, so that the table's history shows it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -55,12 +55,13 @@ def accept(
     *,
     partition: int = 0,
     former: Iterable[str] = (),
+    entries: Mapping[str, str] | None = None,
 ) -> int:
     """Let the table continue from its rows, or from the log's beginning if that is later; returns that offset.
 
     `stored` are the columns of the topic; by default, those of the table. `former` are the logs that the log has
-    replaced. If rows were deleted, the others are read once for a checksum of what is accepted. A table with rows of
-    another log is refused, as by the mover.
+    replaced, `entries` what else the table is to record. If rows were deleted, the others are read once for a checksum
+    of what is accepted. A table with rows of another log is refused, as by the mover.
     """
     try:
         table = catalog.load_table(name.identifier)
@@ -76,6 +77,7 @@ def accept(
     token[sum_key(log_id)] = accepted_sum(catalog, name, table, log_id, has, missing, stored)
     token[sequence_key(log_id)] = str(table.metadata.next_sequence_number())
     token[gaps_key(log_id)] = ",".join(f"{gap.start}-{gap.end}" for gap in missing)
+    token |= entries or {}
     change = pinned_change(table, [], token, {f"frazil.{log_id}.accepted": str(end)})
     try:
         catalog.commit_table(table, change.requirements, change.updates)

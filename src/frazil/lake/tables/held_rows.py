@@ -22,6 +22,9 @@ from frazil.lake.tables.token import end_before_log, gaps, is_transformed, logs,
 
 PartitionRange = tuple[int, OffsetRange]
 
+INDEX_COLUMN = "_index"
+"""Of tables of telemetry: the place of a row in its request. No column of a topic begins with an underscore."""
+
 
 @dataclass(frozen=True, slots=True)
 class HeldRows:
@@ -34,6 +37,8 @@ class HeldRows:
     ranges: dict[int, list[OffsetRange]] | None
     by_log: dict[str, int] = field(default_factory=dict)
     transformed: bool = False
+    several_per_offset: bool = False
+    """Whether an offset has any number of rows, and none too: as that of a request has in a table of telemetry."""
 
     def within(self, partition: int, wanted: OffsetRange) -> list[OffsetRange]:
         """Return the parts of a range that the table must have."""
@@ -59,15 +64,23 @@ class FileChoice:
 
 
 def held_rows(
-    table: Table, live: Mapping[int, str], only: int | None = None, log_starts: Mapping[str, int] | None = None
+    table: Table,
+    live: Mapping[int, str],
+    only: int | None = None,
+    log_starts: Mapping[str, int] | None = None,
+    *,
+    of_requests: bool = False,
 ) -> HeldRows:
     """`live` are the available logs by partition, `log_starts` their first offsets; `only` selects one partition.
+
+    `of_requests`: these are logs of requests, and the table may have their rows. Their tokens count as any.
 
     A log that is not available is read from the table alone. For a partition with an available log, only that log
     counts: rows of an earlier log are not rows of this topic.
     """
-    if is_transformed(table):
-        return HeldRows(None, transformed=True)
+    several = INDEX_COLUMN in table.schema().column_names
+    if is_transformed(table) and not (of_requests and several):
+        return HeldRows(None, transformed=True, several_per_offset=several)
     known = logs(table)
     if not known and not live:
         return HeldRows(None)
@@ -88,7 +101,7 @@ def held_rows(
             if end:
                 ranges[partition] = without(OffsetRange(0, end), gaps(table, held[0]))
                 by_log[held[0]] = end
-    return HeldRows(ranges, by_log)
+    return HeldRows(ranges, by_log, several_per_offset=several)
 
 
 def choose_files(table: Table, tasks: Iterable[FileScanTask], held: HeldRows) -> FileChoice:
@@ -103,13 +116,18 @@ def choose_files(table: Table, tasks: Iterable[FileScanTask], held: HeldRows) ->
         elif held.within(span.partition, span.range):
             spans.append(span)
     kept = [*(span.task for span in spans), *unknown]
+    if unknown and held.several_per_offset:
+        return FileChoice(kept, filtered=True)
     if unknown:
         every = [(partition, one) for partition, ranges in held.ranges.items() for one in ranges]
         return FileChoice(kept, filtered=True, doubtful=every)
+    filtered = any(held.within(span.partition, span.range) != [span.range] for span in spans)
+    if held.several_per_offset:
+        return FileChoice(kept, filtered)
     groups = list(_groups(spans))
     return FileChoice(
         kept,
-        any(held.within(span.partition, span.range) != [span.range] for span in spans),
+        filtered,
         missing=[
             (partition, gap)
             for partition, ranges in held.ranges.items()

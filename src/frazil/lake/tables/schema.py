@@ -19,8 +19,9 @@ from pyiceberg.partitioning import PARTITION_FIELD_ID_START, UNPARTITIONED_PARTI
 from pyiceberg.partitioning import PartitionField as SpecField
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.table.update import AssertCreate
-from pyiceberg.transforms import parse_transform
+from pyiceberg.transforms import IdentityTransform, parse_transform
 from pyiceberg.types import IcebergType, NestedField
 
 from frazil.core.errors import InvalidSettings, TableRefused
@@ -68,6 +69,15 @@ class TableName:
         return f"{self.namespace}.{self.table}"
 
 
+@dataclass(frozen=True, slots=True)
+class TableLayout:
+    """The columns of a table, its partitioning, and the columns that the rows of each file are sorted by."""
+
+    columns: pa.Schema
+    partitioning: Partitioning = UNPARTITIONED
+    sorted_by: tuple[str, ...] = ()
+
+
 def table_of(topic: TopicName) -> tuple[TableName, int]:
     """Return the table of a topic, and its partition number: partitions `…-part-N` of one topic share a table."""
     base, number = topic.partition_of()
@@ -94,19 +104,17 @@ def table_schema(columns: pa.Schema) -> Schema:
     return assign_fresh_schema_ids(schema_without_ids(columns))
 
 
-def ensure_table(
-    catalog: Catalog, name: TableName, columns: pa.Schema, partitioning: Partitioning, location: str | None
-) -> Table:
+def ensure_table(catalog: Catalog, name: TableName, layout: TableLayout, location: str | None) -> Table:
     """Return the table, created with its namespace if needed. On a race, one creates it and both get it."""
     try:
         return catalog.load_table(name.identifier)
     except NoSuchTableError:
         pass
-    schema = table_schema(columns)
-    spec = partition_spec(schema, partitioning)
+    schema = table_schema(layout.columns)
+    spec, order = partition_spec(schema, layout.partitioning), sort_order(schema, layout.sorted_by)
     _ensure_namespace(catalog, name.namespace)
     with contextlib.suppress(TableAlreadyExistsError, CommitFailedException):
-        _create(catalog, name, schema, location, spec)
+        _create(catalog, name, schema, location, spec, order)
     return catalog.load_table(name.identifier)
 
 
@@ -121,7 +129,9 @@ def _ensure_namespace(catalog: Catalog, namespace: str) -> None:
             raise
 
 
-def _create(catalog: Catalog, name: TableName, schema: Schema, location: str | None, spec: PartitionSpec) -> None:
+def _create(
+    catalog: Catalog, name: TableName, schema: Schema, location: str | None, spec: PartitionSpec, order: SortOrder
+) -> None:
     """Create the table with a first, empty snapshot in the same commit.
 
     So every commit of rows has a parent to be pinned to. "There is no snapshot yet" is insufficient: Nessie does not
@@ -130,7 +140,7 @@ def _create(catalog: Catalog, name: TableName, schema: Schema, location: str | N
     properties = dict(TABLE_PROPERTIES)
     for column in METRICS.keys() & set(schema.column_names):
         properties |= METRICS[column]
-    transaction = catalog.create_table_transaction(name.identifier, schema, location, spec, properties=properties)
+    transaction = catalog.create_table_transaction(name.identifier, schema, location, spec, order, properties)
     with transaction.update_snapshot().fast_append():
         pass
     table, updates = staged(transaction)
@@ -240,6 +250,20 @@ def partition_spec(schema: Schema, partitioning: Partitioning) -> PartitionSpec:
             raise InvalidSettings(f"{partitioning.setting}: {wanted} does not work on a {source.field_type}")
         fields.append(SpecField(source.field_id, PARTITION_FIELD_ID_START + index, transform, wanted.name))
     return PartitionSpec(*fields)
+
+
+def sort_order(schema: Schema, columns: Sequence[str]) -> SortOrder:
+    """Build the sort order of a new table; rows without a value come last, as Arrow sorts them."""
+    fields = [
+        SortField(
+            schema.find_field(column).field_id,
+            transform=IdentityTransform(),
+            direction=SortDirection.ASC,
+            null_order=NullOrder.NULLS_LAST,
+        )
+        for column in columns
+    ]
+    return SortOrder(*fields) if fields else UNSORTED_SORT_ORDER
 
 
 def partitioned_by(table: Table) -> tuple[PartitionField, ...]:

@@ -30,7 +30,7 @@ from frazil.lake.tables.last_row import is_last_row
 from frazil.lake.tables.schema import (
     MESSAGES_BY_DAY,
     TYPED_BY_DAY,
-    UNPARTITIONED,
+    TableLayout,
     TableName,
     add_columns,
     ensure_table,
@@ -39,7 +39,7 @@ from frazil.lake.tables.schema import (
     shown_partitioning,
     table_columns,
 )
-from frazil.lake.tables.token import TRANSFORMED, Token, check_no_earlier_log, ends, read_token
+from frazil.lake.tables.token import TRANSFORMED, Token, check_no_earlier_log, derived_ends, ends, read_token
 
 _log = logging.getLogger("frazil.lake")
 
@@ -69,11 +69,11 @@ class TableStore:
     def ensure(self, name: TableName, stored: pa.Schema, partitioning: Partitioning | None = None) -> None:
         """Return the table with all current columns of the topic."""
         usual = MESSAGES_BY_DAY if stored.equals(ENVELOPE) else TYPED_BY_DAY
-        self._ensure(name, table_columns(stored), usual, partitioning, is_result=False)
+        self._ensure(name, TableLayout(table_columns(stored), partitioning or usual), is_result=False)
 
-    def ensure_result(self, name: TableName, columns: pa.Schema, partitioning: Partitioning | None = None) -> None:
-        """Return the table with all columns of a statement's result."""
-        self._ensure(name, columns, UNPARTITIONED, partitioning, is_result=True)
+    def ensure_result(self, name: TableName, layout: TableLayout) -> None:
+        """Return the table with all columns of a statement's result, or of derived rows."""
+        self._ensure(name, layout, is_result=True)
 
     def token(self, name: TableName, log_id: str, partition: int) -> Token | None:
         """Return the table's end of a log; raises `TableRefused` if it has rows of another log of the same topic and
@@ -82,11 +82,28 @@ class TableStore:
         check_no_earlier_log(table, log_id, partition)
         return read_token(table, log_id)
 
-    def hand_over(self, name: TableName, former: str, end: int, log_id: str, wait: Callable[[int], None]) -> None:
-        """Assign the rows of a former log to its renumbered successor, if that is still to be done."""
+    def derived_ends(self, name: TableName, log_id: str) -> dict[str, int]:
+        """Return what a topic's own table recorded of its derived tables, by their names without the namespace."""
+        return derived_ends(self._tables[name], log_id)
+
+    def hand_over(
+        self,
+        name: TableName,
+        former: str,
+        end: int,
+        log_id: str,
+        wait: Callable[[int], None],
+        *,
+        is_derived: bool = False,
+    ) -> None:
+        """Assign the rows of a former log to its renumbered successor, if that is still to be done.
+
+        A derived table may have got its last rows earlier than at `end`.
+        """
         known = ends(self._tables[name])
         if former in known and log_id not in known:
-            table = hand_over(self._catalog, name, former, end, log_id, wait)
+            own_end = min(end, known[former]) if is_derived else end
+            table = hand_over(self._catalog, name, former, own_end, log_id, wait)
             with self._guard:
                 self._tables[name] = table
 
@@ -163,21 +180,14 @@ class TableStore:
         with self._guard:
             self._tables.clear()
 
-    def _ensure(
-        self,
-        name: TableName,
-        columns: pa.Schema,
-        usual: Partitioning,
-        partitioning: Partitioning | None,
-        *,
-        is_result: bool,
-    ) -> None:
+    def _ensure(self, name: TableName, layout: TableLayout, *, is_result: bool) -> None:
+        columns = layout.columns
         try:
             table = self._remembered(name)
             if table is None:
-                table = ensure_table(self._catalog, name, columns, partitioning or usual, self._location(name))
+                table = ensure_table(self._catalog, name, layout, self._location(name))
                 self._renew_at_ms[name] = renew_at_ms(table.io.properties, self._catalog.properties, self._now_ms())
-                self._log_partitioning(name, table, partitioning)
+                self._log_partitioning(name, table, layout.partitioning)
             check_own(self._catalog, table)
             if not is_result and TRANSFORMED in table.metadata.properties:
                 raise TableRefused(
@@ -208,10 +218,10 @@ class TableStore:
     def _now_ms(self) -> int:
         return self._clock.now_us() // 1_000
 
-    def _log_partitioning(self, name: TableName, table: Table, wanted: Partitioning | None) -> None:
+    def _log_partitioning(self, name: TableName, table: Table, wanted: Partitioning) -> None:
         """An existing table keeps its own partitioning; a different setting is logged once."""
         has = partitioned_by(table)
-        if wanted is not None and has != wanted.fields and name not in self._partitioning_logged:
+        if wanted.setting and has != wanted.fields and name not in self._partitioning_logged:
             self._partitioning_logged.add(name)
             _log.warning(
                 "%s: %s is partitioned by %s already and stays so, not by %s",

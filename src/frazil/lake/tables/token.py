@@ -8,6 +8,8 @@
     frazil.{log id}.last   the last row that the table got, see `last_row`
     frazil.{log id}.gaps   missing ranges that an administrator has accepted
     frazil.{log id}.follows   the logs whose rows became those of this one, see `handover`
+    frazil.{log id}.count  of derived rows: how many the table ever got of the log
+    frazil.{log id}.derived.{table}   in the topic's own table: the last end at which that derived table got rows
     frazil.swept           the last removal of orphans: files written before it may be gone
     frazil.transformed     true if rows are the result of a statement instead of the topic's rows
     frazil.format          the version of these entries, from 2 on; without it they have version 1
@@ -78,6 +80,28 @@ def gaps_key(log_id: str) -> str:
 
 def follows_key(log_id: str) -> str:
     return f"frazil.{log_id}.follows"
+
+
+def count_key(log_id: str) -> str:
+    return f"frazil.{log_id}.count"
+
+
+def derived_key(log_id: str, table: str) -> str:
+    return f"frazil.{log_id}.derived.{table}"
+
+
+def derived_ends(table: Table, log_id: str) -> dict[str, int]:
+    """Return the last end at which each derived table got rows, by its name without the namespace, as this table of
+    the topic recorded it."""
+    prefix = derived_key(log_id, "")
+    found = table.metadata.properties.items()
+    return {name.removeprefix(prefix): int(value) for name, value in found if name.startswith(prefix)}
+
+
+def row_count(table: Table, log_id: str) -> int | None:
+    """Return how many derived rows the table ever got of the log; None if that was not recorded from the beginning."""
+    text = table.metadata.properties.get(count_key(log_id))
+    return None if text is None else int(text)
 
 
 def followed(table: Table, log_id: str) -> list[str]:

@@ -5,6 +5,8 @@
     {log folder}/~spare                                  space to write a record when the disk is full
     {log folder}/~trash/{random}                         topics being deleted
     {log folder}/~renumber…                              see `renumbering`
+    {log folder}/~adopting/{log id}                      see `adoption`
+    {log folder}/~lost/{namespace}/{topic}/{random}      see `log.folder.admission`
 
 `~` cannot be in a name, so nothing here can collide with a namespace.
 """
@@ -23,20 +25,23 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from frazil.core.disk import Disk
-from frazil.core.errors import CorruptLog, DiskFull, InvalidInput
+from frazil.core.errors import CorruptLog, DiskFull, InvalidInput, TryLater
 from frazil.core.names import TopicName
 from frazil.core.sequences import ProducerOpening, Sent
-from frazil.core.settings import RetentionSettings
+from frazil.core.settings import AckLevel, RetentionSettings, WalSettings
 from frazil.core.topic_names import TopicNames
+from frazil.log.folder.adoption import AdoptedLog, build_adopted, put_in_place, remove_unfinished_adoptions
 from frazil.log.folder.former import FormerLog
 from frazil.log.folder.layout import ENDS_FILE, SUFFIX, TOPIC_FILE, topic_folder, walk_topics
 from frazil.log.format.records import read_record, temporary_disk_errors, write_record
 from frazil.log.repair.renumbering import finish_renumbering
 from frazil.log.retention.dropped import DroppedRange, dropped_below, with_dropped
+from frazil.log.write.disk_budget import DiskBudget
 from frazil.log.write.producers import ProducersRecord
 from frazil.log.write.reserve import SpaceReserve
 
 TRASH_FOLDER = "~trash"
+LOST_FOLDER = "~lost"
 SPARE_FILE = "~spare"
 
 Made = TypeVar("Made")
@@ -65,6 +70,13 @@ class TopicRecord:
     """The id of the client that opened each producer's epoch."""
     former: tuple[FormerLog, ...] = ()
     """The logs that this one has replaced, oldest first."""
+    owner_epoch: int = 0
+    """In a cluster, the epoch of the topic's record when this broker opened the log last; 0 if it never did."""
+    ack: AckLevel = AckLevel.DISK
+    """What the topic's rows have reached when they are acknowledged. Fixed when the topic is created."""
+    object_epoch: int = 0
+    """With ack level `object`, or in a cluster, the last epoch in which this process stored rows of these files: later
+    ones are of others."""
 
     @classmethod
     def new(
@@ -74,8 +86,16 @@ class TopicRecord:
         schema: pa.Schema | None,
         retention: RetentionSettings | None,
         log_id: str | None = None,
+        ack: AckLevel = AckLevel.DISK,
     ) -> TopicRecord:
-        return cls(name, log_id or str(uuid.uuid4()), now_us, schema, retention)
+        return cls(name, log_id or str(uuid.uuid4()), now_us, schema, retention, ack=ack)
+
+    @classmethod
+    def adopted(cls, name: TopicName, log: AdoptedLog) -> TopicRecord:
+        """Return the record of a log that goes on behind rows stored elsewhere."""
+        made = cls(name, log.log_id, log.created_us, log.schema, log.retention, log.end)
+        made = replace(made, last_time_us=log.last_time_us, ack=log.ack, dropped=log.dropped)
+        return made.with_producers(log.producers_record)
 
     def with_schema(self, schema: pa.Schema) -> TopicRecord:
         return replace(self, schema=schema)
@@ -91,6 +111,9 @@ class TopicRecord:
         known = self.dropped if dropped is None else with_dropped(self.dropped, dropped)
         last_time_us = max(self.last_time_us, last_time_us)
         return replace(self, first_offset=first_offset, dropped=known, last_time_us=last_time_us)
+
+    def with_epochs(self, owner_epoch: int, object_epoch: int) -> TopicRecord:
+        return replace(self, owner_epoch=owner_epoch, object_epoch=object_epoch)
 
     @property
     def producers(self) -> ProducersRecord:
@@ -115,6 +138,9 @@ class TopicRecord:
             **({"last_time_us": self.last_time_us} if self.last_time_us else {}),
             **({"clients": dict(self.clients)} if self.clients else {}),
             **({"former": [one.as_content() for one in self.former]} if self.former else {}),
+            **({"owner_epoch": self.owner_epoch} if self.owner_epoch else {}),
+            **({"object_epoch": self.object_epoch} if self.object_epoch else {}),
+            **({"ack": self.ack.value} if self.ack is not AckLevel.DISK else {}),
         }
 
     @classmethod
@@ -135,6 +161,9 @@ class TopicRecord:
                 int(content.get("last_time_us", 0)),
                 {name: ProducerOpening(client).client for name, client in content.get("clients", {}).items()},
                 tuple(FormerLog.from_content(one) for one in content.get("former", ())),
+                int(content.get("owner_epoch", 0)),
+                AckLevel(content.get("ack", AckLevel.DISK)),
+                int(content.get("object_epoch", 0)),
             )
         except (KeyError, ValueError, TypeError, AttributeError, InvalidInput, pa.ArrowException, OSError) as error:
             raise CorruptLog(str(path), 0, f"not a topic record ({error})") from None
@@ -147,12 +176,14 @@ class TopicCatalog:
         self._updating = threading.Lock()
         self._spare = SpaceReserve(disk, folder / SPARE_FILE)
         self._names = TopicNames()
+        self._withheld: set[TopicName] = set()
         self._unclear: set[TopicName] = set()
         """Deletions that failed, of which it is not known whether they took effect."""
         self.size_bytes = 0
         self._trash_left = False
         self._empty_trash()
         finish_renumbering(disk, folder)
+        remove_unfinished_adoptions(disk, folder)
         for name, size_bytes in walk_topics(disk, folder):
             self._names.add(name)
             self.size_bytes += size_bytes
@@ -178,6 +209,8 @@ class TopicCatalog:
         """Refuse the name of a new topic; see `TopicNames`."""
         self._settle_deletions()
         self._names.check_new(name)
+        if name in self._withheld:
+            raise TryLater(f"an earlier log of {name} is not put away yet; try again")
 
     def folder(self, name: TopicName) -> Path:
         return topic_folder(self._folder, name)
@@ -187,6 +220,23 @@ class TopicCatalog:
         self._disk.make_folder(self.folder(record.name))
         self._write(record)
         self._names.add(record.name)
+
+    def adopt(self, name: TopicName, log: AdoptedLog, settings: WalSettings, budget: DiskBudget) -> None:
+        """Create a topic that goes on behind rows stored elsewhere, whole and durably; see `adoption`.
+
+        Raises `CorruptLog` if the folder knows of later rows of that log: they would be lost.
+        """
+        place, known = self.folder(name), self.end_of(log.log_id)
+        if known > log.end:
+            why = f"this folder had rows of {log.log_id} up to offset {known}; adopting it at {log.end} would lose them"
+            raise CorruptLog(str(place), 0, why)
+        record = TopicRecord.adopted(name, log).as_content()
+        with temporary_disk_errors(place):
+            built = build_adopted(self._disk, settings, budget, self._folder, name, log, record)
+        put_in_place(self._disk, built, place, lambda: self._move_to_trash(place, self._folder / TRASH_FOLDER))
+        self._names.add(name)
+        self._empty_trash()
+        remove_unfinished_adoptions(self._disk, self._folder)
 
     def update(
         self, name: TopicName, change: Callable[[TopicRecord], TopicRecord], *, makes_room: bool = False
@@ -235,6 +285,49 @@ class TopicCatalog:
         self._disk.sync_folder(trash)
         self._empty_trash()
         return size
+
+    # --- topics that are not served, see `log.folder.admission`
+
+    @property
+    def changes(self) -> int:
+        """Incremented whenever a topic is added, removed, withheld or admitted."""
+        return self._names.changes
+
+    def names_in_folder(self) -> set[TopicName]:
+        """Return all topics, withheld or not. Asks no disk, and may be called by any thread."""
+        return self._names.all() | self.withheld()
+
+    def withheld(self) -> set[TopicName]:
+        return set(self._withheld)
+
+    def withhold(self, name: TopicName) -> None:
+        """Hide a topic; its folder stays."""
+        self._names.discard(name)
+        self._withheld.add(name)
+
+    def admit(self, name: TopicName) -> None:
+        self._withheld.discard(name)
+        self._names.add(name)
+
+    def delete_withheld(self, name: TopicName) -> int:
+        size = self.delete(name)
+        self._withheld.discard(name)
+        self._names.discard(name)
+        return size
+
+    def set_aside(self, name: TopicName) -> Path:
+        """Move the folder of a withheld topic to `~lost`, for people, and return it. Its bytes stay on the disk."""
+        folder = self.folder(name)
+        aside = self._folder / LOST_FOLDER / name.namespace / name.topic / str(uuid.uuid4())
+        with temporary_disk_errors(aside):
+            self._disk.make_folder(aside.parent)
+            self._disk.rename(folder, aside)
+            self._disk.sync_folder(aside.parent)
+            self._disk.sync_folder(folder.parent)
+        self._forget_ends(name)
+        self._withheld.discard(name)
+        self._names.discard(name)
+        return aside
 
     def _move_to_trash(self, folder: Path, trash: Path) -> None:
         with temporary_disk_errors(trash):
@@ -326,6 +419,25 @@ class TopicRecorder:
         """Record the log's new beginning, and the removed rows that no table holds."""
         return self._catalog.update(
             self._name, lambda record: record.with_removed(first_offset, dropped, last_time_us), makes_room=True
+        ).dropped
+
+    def record_object_epoch(self, epoch: int) -> None:
+        """Record the epoch in which the next rows of the files are stored."""
+        self._catalog.update(self._name, lambda record: replace(record, object_epoch=epoch))
+
+    def record_start_over(self, first_offset: int, last_time_us: int, schema: pa.Schema | None) -> pa.Schema | None:
+        """Record that the files begin at an offset; the rows below are in objects. Returns the topic's columns."""
+
+        def changed(record: TopicRecord) -> TopicRecord:
+            last_us = max(last_time_us, record.last_time_us)
+            return replace(record.with_first_offset(first_offset), last_time_us=last_us, schema=schema or record.schema)
+
+        return self._catalog.update(self._name, changed).schema
+
+    def record_dropped(self, dropped: DroppedRange) -> tuple[DroppedRange, ...]:
+        """Record rows below the log's beginning that no tier holds from now on."""
+        return self._catalog.update(
+            self._name, lambda record: replace(record, dropped=with_dropped(record.dropped, dropped)), makes_room=True
         ).dropped
 
     def with_spare_room(self, act: Callable[[], Made]) -> Made:

@@ -40,6 +40,7 @@ _KEY_TOPIC = b"frazil.topic"
 _KEY_SYNC_MODE = b"frazil.sync_mode"
 _KEY_PRODUCERS = b"frazil.producers"
 _KEY_SENT = b"frazil.sent"
+_KEY_STORED = b"frazil.stored"
 _ROOM_FOR_KEY_BYTES = 256
 
 
@@ -83,8 +84,11 @@ def pack_mark(offset: int) -> bytes:
     return pack_header(offset, MARK_PAYLOAD) + MARK_PAYLOAD
 
 
-def pack_head(offset: int, head: SegmentHead, producers: bytes = b"") -> bytes:
-    """Pack the schema frame, which makes a segment self-describing, with the table of producers if there are any."""
+def pack_head(offset: int, head: SegmentHead, producers: bytes = b"", stored: int = 0) -> bytes:
+    """Pack the schema frame, which makes a segment self-describing, with the table of producers if there are any.
+
+    `stored` is for objects: see `stored_offset`.
+    """
     metadata = {
         _KEY_VERSION: str(FORMAT_VERSION).encode(),
         _KEY_LOG_ID: head.log_id.encode(),
@@ -93,6 +97,8 @@ def pack_head(offset: int, head: SegmentHead, producers: bytes = b"") -> bytes:
     }
     if producers:
         metadata[_KEY_PRODUCERS] = producers
+    if stored:
+        metadata[_KEY_STORED] = b"%d" % stored
     payload = head.schema.with_metadata(metadata).serialize()
     return pack_header(offset, payload) + bytes(payload)
 
@@ -161,6 +167,16 @@ def producers_text(frame: Frame) -> bytes:
         return b""
     schema = pa.ipc.read_schema(pa.py_buffer(frame.payload))
     return bytes((schema.metadata or {}).get(_KEY_PRODUCERS, b""))
+
+
+def stored_offset(frame: Frame) -> int:
+    """Return the offset below which all rows of the log were in the object store when this object was made; 0 if none.
+
+    The frame is a valid schema frame.
+    """
+    schema = pa.ipc.read_schema(pa.py_buffer(frame.payload))
+    text = (schema.metadata or {}).get(_KEY_STORED, b"0")
+    return int(text) if text.isdigit() else 0
 
 
 def check_owner(path: str, head: SegmentHead, log_id: str) -> None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from frazil.core.offsets import Place
+from frazil.core.stored_objects import StoredObject
 from frazil.core.tiers import Tier
-from frazil.log.stats import TableSide
+from frazil.log.stats import ObjectSide, TableSide
 
 if TYPE_CHECKING:
     from frazil.log.topic_log import TopicLog
@@ -41,6 +42,13 @@ class History(Tier, Protocol):
         ...
 
 
+class ObjectFigures(Protocol):
+    def side(self, log: TopicLog, *, ask: bool) -> ObjectSide:
+        """Return what the objects hold of a log; without `ask`, as far as it is known. It never raises because the
+        tier is unavailable."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ColderTiers:
     """The tiers colder than the files of a log: its table, and those between files and table."""
@@ -48,6 +56,10 @@ class ColderTiers:
     table: History | None = None
     between: tuple[Tier, ...] = ()
     """Tiers between files and table, hottest first."""
+    objects: Callable[[], tuple[StoredObject, ...]] = tuple
+    """Return the uploaded objects of the log. It may ask their store, and raises its errors."""
+    figures: ObjectFigures | None = None
+    """The one of them that holds objects."""
 
 
 ColderOf = Callable[["TopicLog"], ColderTiers]

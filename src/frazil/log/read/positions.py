@@ -43,6 +43,12 @@ def earliest(log: TopicLog) -> int:
     return first_offset(tiers_of(log), log.visible_end)
 
 
+def next_offset(log: TopicLog, offset: int) -> int:
+    """The first offset behind a missing one that objects or files hold; not above it if there is none."""
+    later = [one.first for one in log.colder.objects() if one.first > offset]
+    return min([log.first_offset, *later]) if log.first_offset > offset else log.first_offset
+
+
 def check_start(start: Start) -> None:
     """Validate a start position; the log or the table resolves it."""
     known = start in ("earliest", "latest") if isinstance(start, str) else isinstance(start, int | datetime)

@@ -28,10 +28,10 @@ def read_range(
 
     `files` are the segments' first offsets and paths, in order.
     """
-    return _gathered(_frames(disk, log_id, files, wanted, stored), wanted.start)
+    return gathered(_frames(disk, log_id, files, wanted, stored), wanted.start)
 
 
-def _gathered(frames: Iterator[tuple[pa.RecordBatch, int]], start: int) -> Iterator[pa.RecordBatch]:
+def gathered(frames: Iterator[tuple[pa.RecordBatch, int]], start: int) -> Iterator[pa.RecordBatch]:
     """Join small frames into batches worth their overhead; large frames are passed unchanged.
 
     Complete rows before a bad frame are returned before the error.

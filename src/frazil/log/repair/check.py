@@ -15,12 +15,14 @@ from frazil.core.disk import Disk
 from frazil.core.errors import CorruptLog, InvalidName, TopicNotFound
 from frazil.core.names import TopicName
 from frazil.core.rows import stored_schema
+from frazil.core.settings import AckLevel
 from frazil.log.folder.catalog import TopicRecord, read_topic_record
 from frazil.log.folder.layout import ENDS_FILE, TOPIC_FILE, topic_folder, walk_topics
 from frazil.log.format.records import read_record
 from frazil.log.read.segment_reader import SegmentReader
 from frazil.log.repair.examine import Examined, Flaw, OnSegment, examine_segments
 from frazil.log.repair.recovery import TORN_SUFFIX, check_beginning, list_segments
+from frazil.log.repair.start_over import ASIDE_SUFFIX
 from frazil.log.write.segment import Segment
 
 CUT_SUFFIX = ".cut"
@@ -140,7 +142,7 @@ def first_log_id(disk: Disk, segments: Iterable[Segment]) -> str | None:
 
 def is_set_aside(name: str) -> bool:
     """Whether the file holds bytes that recovery or repair removed from a log."""
-    return name.endswith((TORN_SUFFIX, CUT_SUFFIX))
+    return name.endswith((TORN_SUFFIX, CUT_SUFFIX, ASIDE_SUFFIX))
 
 
 def _check_topic(
@@ -192,7 +194,8 @@ def _look(
             check_beginning(place, segments, record.first_offset)
         except CorruptLog as error:
             report.flaws.append(Flaw.of(error))
-    known = ends.get(report.log_id or "")
+    has_objects = record is not None and record.ack is AckLevel.OBJECT  # what these files lost is in the store
+    known = None if has_objects else ends.get(report.log_id or "")
     if known and report.end < known["end"] and not report.flaws:
         report.flaws.append(_too_short(place, last, report.end, known["end"]))
     return report

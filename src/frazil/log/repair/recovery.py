@@ -53,6 +53,10 @@ class Torn:
     kept_as: Path
     reason: str
 
+    def __str__(self) -> str:
+        where = f"byte {self.position} of {self.path} ({self.reason})"
+        return f"cut a torn tail at {where}; its bytes are kept in {self.kept_as}"
+
 
 @dataclass(frozen=True, slots=True)
 class Recovered:

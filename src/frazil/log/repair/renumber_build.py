@@ -90,6 +90,7 @@ def _record(record: TopicRecord, recovered: Recovered, what: Renumbering, produc
         floor=producers.floor,
         last_time_us=max(record.last_time_us, recovered.last_time_us, what.last_time_us),
         former=with_former(record.former, what.former),
+        object_epoch=0,
     )
 
 

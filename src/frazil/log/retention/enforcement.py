@@ -69,6 +69,10 @@ class GuardedRetention:
         self._closed = False
         self._guards = tuple(guards)
 
+    @property
+    def guards(self) -> tuple[Guard, ...]:
+        return self._guards
+
     def add(self, guard: Guard) -> None:
         """Once this returns, no row is removed that the guard was not asked about."""
         with self._removing, self._lock:

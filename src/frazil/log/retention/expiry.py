@@ -17,6 +17,7 @@ from frazil.core.settings import RetentionSettings
 from frazil.log.context import LogContext
 from frazil.log.folder.catalog import TopicRecorder
 from frazil.log.format.records import ignore_full_disk, temporary_disk_errors
+from frazil.log.retention.dropped import DroppedRange
 from frazil.log.retention.guards import Allowed, RetentionHold
 from frazil.log.retention.policy import Removal, learn_times, removable
 from frazil.log.write.segment import Segment, SegmentWriter, SyncFailed
@@ -86,6 +87,11 @@ class ExpiringLog(ABC):
                 self.removal.begin(going, kept[0].base, self.retention, self._last_time_us, in_table=allowed.in_table)
                 self.segments = kept
             return self.removal.finish()
+
+    def record_dropped(self, dropped: DroppedRange) -> None:
+        """Record, durably, that a colder tier loses rows that no other tier holds."""
+        with self._io:
+            self.removal.dropped = self._recorder.record_dropped(dropped)
 
     def _expired(self, floor: int) -> list[Segment]:
         """The last segment ends at its written end: rows that are not durable yet must not be removed with it."""

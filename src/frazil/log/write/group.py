@@ -168,6 +168,15 @@ class GroupQueue:
     def __len__(self) -> int:
         return len(self._parts)
 
+    @property
+    def count(self) -> int:
+        return sum(part.count for part in self._parts)
+
+    @property
+    def oldest_at(self) -> float:
+        """When the first of the parts was queued; there must be one."""
+        return self._parts[0].queued_at
+
     def open_part(self, notify: Notify | None) -> Part:
         """Return the part that the next single message joins."""
         part = self._open

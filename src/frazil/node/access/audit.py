@@ -1,11 +1,13 @@
 """The audit log: who did what to what, allowed or not, and from where; one JSON line for each decision.
 
-    {"time", "request_id", "principal", "action", "resource", "allowed", "from", "reason"}
-    {"time", "lost"}     so many records before this line were lost
-    {"time", "refused"}  so many more callers were refused before this line, without credentials or with wrong ones
+    {"time", "request_id", "principal", "call", "action", "resource", "allowed", "from", "reason"}
+    {"time", "lost"}                            so many records before this line were lost
+    {"time", "principal", "action", "refused"}  so many more were refused since the last such line
+    {"time", "principal", "call", "action", "resource", "allowed", "from", "repeated"}
+                                                so many more of these calls were allowed since the last such line
 
-Everyone can be refused, and many lines would push older ones out of the last file: so refusals of unknown callers have
-at most `UNKNOWN_PER_S_MAX` lines in a second, and the rest are counted.
+`call` is the gRPC method or the HTTP route, without the names in its path. Many refusals, and the routine calls of
+movers, are counted instead of written: see `frazil.node.access.audit_log.limits`.
 
 A caller never waits: records go to a bounded queue, and a thread writes them within a second. Records that the queue
 has no room for, or that the disk refuses, are counted, and a line says how many. A file that has reached its size is
@@ -25,17 +27,18 @@ from typing import Any, NamedTuple
 
 from frazil.core.access import Action
 from frazil.core.clock import Clock
-from frazil.core.principal import ANONYMOUS, Principal
+from frazil.core.principal import Principal
 from frazil.core.settings.security import AuditSettings
 from frazil.node.access.audit_log.file import AuditFile
+from frazil.node.access.audit_log.limits import LineLimits
 from frazil.node.request_ids import current
 
 QUEUE_MAX = 10_000
 """Records that wait for the disk."""
-UNKNOWN_PER_S_MAX = 20
 TEXT_MAX = 300
 """Longest value in a record; longer ones are cut, and end with `...`."""
 _BATCH_MAX = 1_000
+_LOOK_SECONDS = 1.0
 _CLOSE_SECONDS = 10
 _FREQUENT = frozenset({Action.DESCRIBE, Action.READ, Action.PRODUCE, Action.CONSUME})
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -50,6 +53,7 @@ class _Record(NamedTuple):
     time_us: int
     request_id: str
     principal: str
+    call: str
     action: str
     resource: str
     allowed: bool
@@ -81,9 +85,8 @@ class Audit:
         self._file = AuditFile(settings.path or folder / "audit.log", settings.bytes_max, settings.files_max)
         self._queue: queue.Queue[_Record | None] = queue.Queue(queue_max)
         self._guard = threading.Lock()
-        self._untold = 0  # lost records that no line tells of yet
-        self._refused = 0  # refusals of unknown callers that no line tells of yet
-        self._unknown, self._since_us = 0, 0  # lines of unknown callers in the second that began then
+        self._unreported = 0  # lost records that no line reports yet
+        self._limits = LineLimits(clock)
         self._has_failed = False
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="frazil-audit", daemon=True)
@@ -108,12 +111,12 @@ class Audit:
         """Record a decision, without waiting."""
         if not self.wants(action, allowed):
             return
-        if who is ANONYMOUS and self._only_counts():
-            return
         request = current()
-        request_id = "" if request is None else request.id
+        request_id, call = ("", "") if request is None else (request.id, request.call)
         resource = _cut(resource)  # a caller may send megabytes, and many records may wait
-        taken = _Record(self._clock.now_us(), request_id, who.name, action, resource, allowed, peer, reason)
+        if not self._limits.takes(who, action, resource, allowed, peer, call):
+            return
+        taken = _Record(self._clock.now_us(), request_id, who.name, call, action, resource, allowed, peer, reason)
         try:
             if self._is_closed:
                 raise queue.Full
@@ -123,17 +126,6 @@ class Audit:
         else:
             with self._guard:
                 self.records += 1
-
-    def _only_counts(self) -> bool:
-        """Count the refusal of an unknown caller. Returns whether it gets no line."""
-        now_us = self._clock.now_us()
-        with self._guard:
-            if abs(now_us - self._since_us) >= 1_000_000:
-                self._unknown, self._since_us = 0, now_us
-            self._unknown += 1
-            is_beyond = self._unknown > UNKNOWN_PER_S_MAX
-            self._refused += is_beyond
-        return is_beyond
 
     def set_sink(self, sink: Sink | None) -> None:
         self._sink = sink
@@ -156,7 +148,7 @@ class Audit:
         while is_open:
             batch: list[_Record] = []
             try:
-                one = self._queue.get()
+                one = self._queue.get(timeout=_LOOK_SECONDS)
                 while one is not None:
                     batch.append(one)
                     if len(batch) == _BATCH_MAX:
@@ -165,40 +157,38 @@ class Audit:
                 is_open = one is not None
             except queue.Empty:
                 pass
-            self._write([_line(record) for record in batch])
+            now = _time(self._clock.now_us())
+            counted = [_encoded({"time": now, **_short(line)}) for line in self._limits.summaries(is_final=not is_open)]
+            if batch or counted or not is_open:
+                self._write([*[_line(record) for record in batch], *counted])
         self._file.close()
 
     def _write(self, lines: list[bytes]) -> None:
         with self._guard:
-            untold, self._untold = self._untold, 0
-            refused, self._refused = self._refused, 0
-        now = _time(self._clock.now_us())
-        counts = {"lost": untold, "refused": refused}
-        told = [_encoded({"time": now, what: count}) for what, count in counts.items() if count]
+            unreported, self._unreported = self._unreported, 0
+        losses = [_encoded({"time": _time(self._clock.now_us()), "lost": unreported})] if unreported else []
         try:
-            self._file.write([*told, *lines])
+            self._file.write([*losses, *lines])
         except OSError as error:
             if not self._has_failed:
                 _log.error("the audit log %s can't be written: %s", self._file.path, error.strerror)
             self._has_failed = True
-            self._lose(len(lines), untold)
-            with self._guard:
-                self._refused += refused
+            self._lose(len(lines), unreported)
         else:
             if self._has_failed:
                 _log.warning("the audit log %s is written again", self._file.path)
             self._has_failed = False
         sink = self._sink
-        if sink is not None and (told or lines):
+        if sink is not None and (losses or lines):
             try:
-                sink([*told, *lines])
+                sink([*losses, *lines])
             except Exception:  # noqa: BLE001 - logged; the file has the records
                 _log.exception("the audit topic refuses records")
 
-    def _lose(self, count: int, untold: int = 0) -> None:
+    def _lose(self, count: int, unreported: int = 0) -> None:
         with self._guard:
             self.lost += count
-            self._untold += count + untold
+            self._unreported += count + unreported
 
 
 def _line(record: _Record) -> bytes:
@@ -207,6 +197,7 @@ def _line(record: _Record) -> bytes:
             "time": _time(record.time_us),
             "request_id": record.request_id,
             "principal": _cut(record.principal),
+            "call": record.call,
             "action": _cut(record.action),
             "resource": _cut(record.resource),
             "allowed": record.allowed,
@@ -219,6 +210,10 @@ def _line(record: _Record) -> bytes:
 def _encoded(content: dict[str, Any]) -> bytes:
     """Encode as ASCII: a newline or a control character in a name is escaped, and can't forge a line."""
     return json.dumps(content, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+
+
+def _short(line: dict[str, Any]) -> dict[str, Any]:
+    return {name: _cut(value) if isinstance(value, str) else value for name, value in line.items()}
 
 
 def _cut(text: str) -> str:

@@ -7,7 +7,7 @@ Such a token is a JWT (HS256) with the key's principal as subject. Its secret is
 
     /security/danube_secret     {"secret": 32 bytes in base64}
 
-A token is as good as its key: a revoked, expired or rotated key ends its tokens at once, since each names the
+A token is valid as long as its key: a revoked, expired or rotated key ends its tokens at once, since each names the
 secret that it was made for. Deleting the record ends all tokens when the servers start again. Who can read the metadata
 store can make tokens.
 """

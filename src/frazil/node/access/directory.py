@@ -15,15 +15,15 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote, unquote
 
-from frazil.core.errors import Closed, FrazilError, InvalidInput, TryLater
+from frazil.core.errors import InvalidInput, TryLater
 from frazil.core.principal import Principal
-from frazil.meta.store import ABSENT, Listing, MetaStore, StoredEntry, Watch
+from frazil.meta.record_follower import RecordFollower
+from frazil.meta.store import ABSENT, MetaStore, StoredEntry
 from frazil.meta.topic_records import CREATOR_RECORDS
 from frazil.node.access.keys import KeyRecord, UnreadableKey
 from frazil.node.access.roles import BUILT_IN, EVERYTHING, UNREADABLE, Binding, Role, RoleGrant, made_role
@@ -32,15 +32,13 @@ from frazil.node.access.topic_quotas.creators import Creators
 SECURITY = "/security/"
 KEYS, ROLES, BINDINGS = (f"{SECURITY}{what}/" for what in ("keys", "roles", "bindings"))
 TRIES_MAX = 20
-_PAUSE_S = 0.2
-_JOIN_S_MAX = 5.0
 
 _log = logging.getLogger("frazil.access")
 
 
 def binding_key(binding: Binding) -> str:
-    told = hashlib.sha256(f"{binding.role}\0{binding.scope}".encode()).hexdigest()[:32]
-    return f"{BINDINGS}{quote(binding.principal, safe='')}/{told}"
+    digest = hashlib.sha256(f"{binding.role}\0{binding.scope}".encode()).hexdigest()[:32]
+    return f"{BINDINGS}{quote(binding.principal, safe='')}/{digest}"
 
 
 def bindings_prefix(principal: str) -> str:
@@ -67,7 +65,7 @@ class AccessState:
             return replace(self, keys=_with(self.keys, name, None if value is None else _read_key(name, value)))
         if key.startswith(ROLES):
             name = unquote(key.removeprefix(ROLES))
-            return replace(self, roles=_with(self.roles, name, None if value is None else _read_role(name, value)))
+            return replace(self, roles=_with(self.roles, name, None if value is None else read_role(name, value)))
         if key.startswith(BINDINGS):
             name = unquote(key.removeprefix(BINDINGS).partition("/")[0])
             read = None if value is None else _read_binding(name, value)
@@ -91,7 +89,8 @@ def _read_key(key_id: str, value: bytes) -> KeyRecord | None:
         return None
 
 
-def _read_role(name: str, value: bytes) -> Role:
+def read_role(name: str, value: bytes) -> Role:
+    """Decode a role of a user; `UNREADABLE` stands for one that cannot be decoded."""
     try:
         return made_role(name, json.loads(value)["rules"])
     except (ValueError, KeyError, TypeError, InvalidInput) as error:
@@ -115,19 +114,12 @@ class AccessDirectory:
         """Load the state. `follows`: a thread keeps it current; without, it is that of the moment."""
         self.generation = 0
         self._store = store
-        self._guard = threading.Lock()
         self._state = AccessState()
         self.creators = Creators()
         """Who created which topic. Replaced when everything is read again: ask for it each time."""
-        self._revisions: dict[str, int] = {}
-        self._followed = ABSENT
-        """All changes up to this revision are in the state."""
-        self._watch: Watch | None = None
-        self._ended = threading.Event()
-        revision = self._load(store.snapshot(SECURITY))
-        self._thread = threading.Thread(target=self._follow, args=(revision,), name="frazil-access", daemon=True)
+        self._follower = RecordFollower(store, SECURITY, self, what="keys, roles and bindings", log=_log)
         if follows:
-            self._thread.start()
+            self._follower.start()
 
     # --- reading
 
@@ -147,7 +139,8 @@ class AccessDirectory:
         for binding in state.bindings.get(who.name, {}).values():
             role = UNREADABLE if binding.role == UNREADABLE.name else state.role(binding.role)
             if role is not None:
-                found.append(RoleGrant(role, EVERYTHING if role is UNREADABLE else binding.scope))
+                scope = EVERYTHING if role is UNREADABLE else binding.scope
+                found.append(RoleGrant(role.within(scope), scope))
         for name in who.roles:
             role = state.role(name)
             if role is not None:
@@ -168,12 +161,12 @@ class AccessDirectory:
                 if entry is None:
                     return
                 if self._store.delete(key, entry.revision):
-                    self._apply(key, None, entry.revision)
+                    self._follower.apply(key, None, entry.revision)
                     return
             else:
                 revision = self._store.put_if(key, value, ABSENT if entry is None else entry.revision)
                 if revision is not None:
-                    self._apply(key, value, revision)
+                    self._follower.apply(key, value, revision)
                     return
         raise TryLater(f"{key} is changed by others all the time; try again")
 
@@ -182,85 +175,28 @@ class AccessDirectory:
         self._store.delete_all((), (prefix,))
 
     def close(self) -> None:
-        """End the watch. The store stays open: who opened it closes it."""
-        self._ended.set()
-        with self._guard:
-            watch = self._watch
-        if watch is not None:
-            watch.close()
-        if self._thread.is_alive():
-            self._thread.join(_JOIN_S_MAX)
+        """End the watch. The store stays open: the one who opened it closes it."""
+        self._follower.close()
 
-    # --- following
+    # --- the state that the follower keeps current
 
-    def _load(self, listing: Listing) -> int:
+    def load(self, entries: Sequence[StoredEntry]) -> None:
         keys: dict[str, KeyRecord] = {}
         roles: dict[str, Role] = {}
         bindings: dict[str, dict[str, Binding]] = {}
-        for entry in listing.entries:
+        for entry in entries:
             one = AccessState().with_entry(entry.key, entry.value)
             keys.update(one.keys)
             roles.update(one.roles)
             for principal, own in one.bindings.items():
                 bindings.setdefault(principal, {}).update(own)
-        with self._guard:
-            self._revisions = {entry.key: entry.revision for entry in listing.entries}
-            self._followed = listing.revision
-            self._state = AccessState(keys, roles, bindings)
-            self.creators = Creators(listing.entries)
-            self.generation += 1  # after the state: who sees the new number sees the new state
-        return listing.revision
+        self._state = AccessState(keys, roles, bindings)
+        self.creators = Creators(entries)
+        self.generation += 1  # after the state: who sees the new number sees the new state
 
-    def _apply(self, key: str, value: bytes | None, revision: int, *, is_final: bool = False) -> None:
-        """Apply a change unless a newer one is known: a change of this process comes again through the watch.
-
-        A deletion by this process carries the revision that it deleted; only the watch knows its own (`is_final`). A
-        change of this process that the watch has delivered already may be undone since: it is not applied again.
-        """
-        with self._guard:
-            if is_final:
-                self._followed = max(self._followed, revision)
-            elif value is not None and revision <= self._followed:
-                return
-            known = self._revisions.get(key, ABSENT)
-            if revision < known or (revision == known and value is not None):
-                return
-            if value is None and is_final:
-                self._revisions.pop(key, None)
-            else:
-                self._revisions[key] = revision
-            if key.startswith(CREATOR_RECORDS):  # no right depends on it: what is derived from rights stays
-                self.creators.apply(key, value)
-                return
-            self._state = self._state.with_entry(key, value)
-            self.generation += 1
-
-    def _follow(self, revision: int) -> None:
-        told = False
-        while not self._ended.is_set():
-            try:
-                self._follow_from(revision)
-            except Closed:
-                return
-            except FrazilError as error:  # compacted, restored from a backup, or unavailable
-                if not told:
-                    _log.warning("changes of keys, roles and bindings are not seen: %s; reading all again", error)
-                told = True
-            if self._ended.wait(_PAUSE_S):
-                return
-            try:
-                revision = self._load(self._store.snapshot(SECURITY))
-            except Closed:
-                return
-            except FrazilError:
-                continue  # the last known state applies
-            told = False
-
-    def _follow_from(self, revision: int) -> None:
-        with self._store.watch(SECURITY, revision) as watch:
-            with self._guard:
-                self._watch = watch
-            while not self._ended.is_set():
-                change = watch.next(1_000)
-                if change is not None:
-                    self._apply(change.key, change.value, change.revision, is_final=True)
+    def apply(self, key: str, value: bytes | None) -> None:
+        if key.startswith(CREATOR_RECORDS):  # no right depends on it: what is derived from rights stays
+            self.creators.apply(key, value)
+            return
+        self._state = self._state.with_entry(key, value)
+        self.generation += 1

@@ -4,19 +4,25 @@
     check(who, action, resource)   returns, or raises `PermissionDenied`, or `Unauthenticated` if they expired
     allows(who, action, resource)  the same as a bool, for listings that show only what the caller may know of
 
-Without security (`OpenGate`) every caller is anonymous and may do everything. This process itself (`LOCAL`) always may.
+Without security (`OpenGate`) every caller is anonymous and may do everything, but write to tenants whose names begin
+with `_`. This process itself (`LOCAL`) always may.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from frazil.core.access import Action, Resource, Right
+from frazil.core.access import WRITES, Action, Resource, Right, is_reserved
+from frazil.core.errors import PermissionDenied, Unauthenticated
 from frazil.core.principal import ANONYMOUS, LOCAL, Principal
 from frazil.core.settings import Settings
+
+AUTHORIZATION = "authorization"
+"""The header, or the metadata of a gRPC call, that carries an API key or a token."""
+HEADER_BYTES_MAX = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,20 @@ class Credentials:
     peer: str = ""
     """The caller's address, for the audit log."""
     certificate_expires_us: int | None = None
+
+
+def only_header(given: Sequence[str | bytes]) -> str | None:
+    """Return the only value of a call's `authorization`, or None without one; raises `Unauthenticated`.
+
+    It is refused by its size before anything looks into it.
+    """
+    if sum(map(len, given)) > HEADER_BYTES_MAX:
+        raise Unauthenticated(f"the header {AUTHORIZATION} has more than {HEADER_BYTES_MAX} bytes")
+    if len(given) > 1:
+        raise Unauthenticated(f"the header {AUTHORIZATION} is there more than once")
+    if not given:
+        return None
+    return given[0] if isinstance(given[0], str) else given[0].decode("latin-1")
 
 
 class Gate(Protocol):
@@ -48,6 +68,12 @@ class Gate(Protocol):
 
     def check_all(self, who: Principal, rights: Iterable[Right], peer: str = "") -> None:
         """Check all rights before anything is done."""
+        ...
+
+    def refusal(
+        self, who: Principal, action: Action, resource: Resource, reason: str, peer: str = ""
+    ) -> PermissionDenied:
+        """Return the error of a caller without the right, after the audit log has it with the actual reason."""
         ...
 
     def rules_of(self, who: Principal) -> list[dict[str, Any]] | None:
@@ -93,14 +119,26 @@ class OpenGate:
     async def identify(self, given: Credentials) -> Principal:  # noqa: ARG002 - nobody is asked for credentials
         return ANONYMOUS
 
-    def allows(self, who: Principal, action: Action, resource: Resource) -> bool:  # noqa: ARG002 - everything is allowed
-        return True
+    def allows(self, who: Principal, action: Action, resource: Resource) -> bool:
+        return who is LOCAL or action not in WRITES or not is_reserved(resource)
 
     def check(self, who: Principal, action: Action, resource: Resource, peer: str = "") -> None:
-        pass
+        if not self.allows(who, action, resource):
+            raise self.refusal(who, action, resource, "only this process writes there", peer)
 
     def check_all(self, who: Principal, rights: Iterable[Right], peer: str = "") -> None:
-        pass
+        for action, resource in rights:
+            self.check(who, action, resource, peer)
+
+    def refusal(
+        self,
+        who: Principal,
+        action: Action,
+        resource: Resource,
+        reason: str,  # noqa: ARG002 - there is no audit log
+        peer: str = "",  # noqa: ARG002 - there is no audit log
+    ) -> PermissionDenied:
+        return PermissionDenied(who.name, action, resource.kind, resource.name)
 
     def rules_of(self, who: Principal) -> list[dict[str, Any]] | None:  # noqa: ARG002 - everything is allowed
         return None

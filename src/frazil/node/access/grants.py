@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from frazil.core.clock import Clock
@@ -15,12 +15,14 @@ from frazil.node.access.directory import (
     AccessDirectory,
     binding_key,
     bindings_prefix,
+    read_role,
 )
 from frazil.node.access.keys import PRINCIPAL_PREFIX, KeyRecord, is_key_id, new_key, rotated_key
 from frazil.node.access.roles import (
     BUILT_IN,
     EVERYTHING,
     Binding,
+    Effect,
     Role,
     check_pattern,
     check_principal,
@@ -30,13 +32,25 @@ from frazil.node.access.roles import (
 
 KEYS_MAX, ROLES_MAX, BINDINGS_MAX = 10_000, 1_000, 50_000
 
+Changed = Callable[[str, str], None]
+"""Called with what was changed, and how, for the audit log."""
+
+
+def untold(_: str, __: str) -> None:
+    """The caller can write the store itself: the command line without a server."""
+
 
 class KeyAdmin:
     """API keys. The key itself is returned once, by `create` and `rotate`, and stored nowhere."""
 
-    def __init__(self, directory: AccessDirectory, clock: Clock) -> None:
+    def __init__(self, directory: AccessDirectory, clock: Clock, changed: Changed = untold) -> None:
         self._directory = directory
         self._clock = clock
+        self._changed = changed
+
+    def telling(self, changed: Changed) -> KeyAdmin:
+        """Return the same, which tells what it has changed."""
+        return KeyAdmin(self._directory, self._clock, changed)
 
     def list(self) -> list[KeyRecord]:
         return sorted(self._directory.state.keys.values(), key=lambda one: one.id)
@@ -51,6 +65,7 @@ class KeyAdmin:
             return record.encode()
 
         self._directory.change(KEYS + record.id, added)
+        self._changed(record.principal, "made")
         return record, key
 
     def rotate(self, key_id: str, overlap_ms: int = 0) -> tuple[KeyRecord, str]:
@@ -64,19 +79,26 @@ class KeyAdmin:
             return made[-1][0].encode()
 
         self._directory.change(_key_of(key_id), rotated)
+        self._changed(PRINCIPAL_PREFIX + key_id, f"rotated; the old secret stays valid for {overlap_ms} ms")
         return made[-1]
 
     def revoke(self, key_id: str) -> None:
         """Delete the key, then its bindings. Its streams end within a second."""
         _delete(self._directory, _key_of(key_id), GrantNotFound("key", key_id))
+        self._changed(PRINCIPAL_PREFIX + key_id, "revoked")
         self._directory.delete_below(bindings_prefix(PRINCIPAL_PREFIX + key_id))
 
 
 class RoleAdmin:
     """Built-in roles, and those of users."""
 
-    def __init__(self, directory: AccessDirectory) -> None:
+    def __init__(self, directory: AccessDirectory, changed: Changed = untold) -> None:
         self._directory = directory
+        self._changed = changed
+
+    def telling(self, changed: Changed) -> RoleAdmin:
+        """Return the same, which tells what it has changed."""
+        return RoleAdmin(self._directory, changed)
 
     def list(self) -> list[Role]:
         return [*BUILT_IN.values(), *sorted(self._directory.state.roles.values(), key=lambda one: one.name)]
@@ -94,24 +116,48 @@ class RoleAdmin:
         if name not in self._directory.state.roles:
             _check_room("roles", len(self._directory.state.roles), ROLES_MAX)
         self._directory.change(ROLES + name, lambda _: value)
+        self._changed(f"role {name}", f"set to {value.decode()}")
         return role
 
-    def delete(self, name: str) -> None:
-        """Delete a role that nobody has: a rule that denies must not vanish unnoticed."""
+    def delete(self, name: str, *, force: bool = False) -> None:
+        """Delete a role that nobody has: a rule that denies must not vanish unnoticed.
+
+        No record says which tokens name a role, and an unknown role denies nothing. So one that denies something is
+        deleted only if the caller forces it.
+        """
         check_role_name(name)
         if name in BUILT_IN:
             raise InvalidInput(f"name: {name} is built in and cannot be deleted", field="name")
         bound = sum(one.role == name for own in self._directory.state.bindings.values() for one in own.values())
         if bound:
             raise InvalidInput(f"name: {name} has {bound} binding(s); remove them first", field="name", bindings=bound)
-        _delete(self._directory, ROLES + name, GrantNotFound("role", name))
+
+        def deleted(value: bytes | None) -> None:
+            if value is None:
+                raise GrantNotFound("role", name)
+            denials = sum(rule.effect is Effect.DENY for rule in read_role(name, value).rules)
+            if denials and not force:
+                raise InvalidInput(
+                    f"name: {name} has {denials} rule(s) that deny, and tokens may name it: what they deny would be "
+                    "allowed to these callers; add --force, or force=true over HTTP, to delete it anyway",
+                    field="name",
+                    denials=denials,
+                )
+
+        self._directory.change(ROLES + name, deleted)
+        self._changed(f"role {name}", "deleted")
 
 
 class BindingAdmin:
     """Which principal has which role, and where."""
 
-    def __init__(self, directory: AccessDirectory) -> None:
+    def __init__(self, directory: AccessDirectory, changed: Changed = untold) -> None:
         self._directory = directory
+        self._changed = changed
+
+    def telling(self, changed: Changed) -> BindingAdmin:
+        """Return the same, which tells what it has changed."""
+        return BindingAdmin(self._directory, changed)
 
     def list(self, principal: str | None = None) -> list[Binding]:
         known = self._directory.state.bindings
@@ -130,6 +176,7 @@ class BindingAdmin:
             self._check_key(principal.removeprefix(PRINCIPAL_PREFIX))
         value = json.dumps(binding.as_dict(), separators=(",", ":")).encode()
         self._directory.change(binding_key(binding), lambda _: value)
+        self._changed(_shown(binding), "added")
         return binding
 
     def remove(self, principal: str, role: str, scope: str = EVERYTHING) -> Binding:
@@ -139,11 +186,16 @@ class BindingAdmin:
         if len(binding_key(binding).encode()) - len(BINDINGS) > 900:  # no such key can be stored
             raise missing
         _delete(self._directory, binding_key(binding), missing)
+        self._changed(_shown(binding), "removed")
         return binding
 
     def _check_key(self, key_id: str) -> None:
         if self._directory.read(_key_of(key_id)) is None:
             raise GrantNotFound("key", key_id)
+
+
+def _shown(binding: Binding) -> str:
+    return f"binding of {binding.principal} to {binding.role} in {binding.scope}"
 
 
 def order(binding: Binding) -> str:

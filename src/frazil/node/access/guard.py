@@ -15,12 +15,11 @@ from frazil.core.clock import Clock
 from frazil.core.errors import PermissionDenied, Unauthenticated
 from frazil.core.principal import ANONYMOUS, LOCAL, Principal
 from frazil.node.access.directory import AccessDirectory
-from frazil.node.access.gate import Credentials, Verifier
+from frazil.node.access.gate import HEADER_BYTES_MAX, Credentials, Verifier
 from frazil.node.access.portable import grants_to_json
 from frazil.node.access.roles import PRINCIPAL_BYTES_MAX, decide
 
 DECISIONS_MAX = 65_536
-HEADER_BYTES_MAX = 16 * 1024
 _SCHEME = "bearer "
 _NO_STREAM = nullcontext()
 
@@ -163,8 +162,13 @@ class SecureGate:
             self._record(who, action, resource, peer, "its credentials have expired or were revoked")
             raise Unauthenticated("the credentials have expired or were revoked")
         if not self._decide(who, action, resource):
-            self._record(who, action, resource, peer, "no role allows it, or one denies it")
-            raise PermissionDenied(who.name, action, resource.kind, resource.name)
+            raise self.refusal(who, action, resource, "no role allows it, or one denies it", peer)
+
+    def refusal(
+        self, who: Principal, action: Action, resource: Resource, reason: str, peer: str = ""
+    ) -> PermissionDenied:
+        self._record(who, action, resource, peer, reason)
+        return PermissionDenied(who.name, action, resource.kind, resource.name)
 
     def _decide(self, who: Principal, action: Action, resource: Resource) -> bool:
         generation = self.directory.generation  # before the grants: they are of this generation, or of a later one

@@ -5,7 +5,7 @@
 
 A file is read again when it changes. An address is fetched every few minutes, and sooner if a token names an
 unknown key, but never more often than `FETCH_INTERVAL_MIN_S`. A source that can't be read keeps its last keys and
-says so once in the log.
+says so once in the log. A key set without a usable key is read: it withdraws all.
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ _log = logging.getLogger("frazil.access")
 
 class BadKeys(Exception):
     """Keys that can't be used; the message says why and contains no key."""
+
+
+class NoKeys(BadKeys):
+    """A key set that is well-formed and has no usable key: its issuer trusts none any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +159,8 @@ class KeySource:
         except (BadKeys, OSError) as error:
             problem = (error.strerror if isinstance(error, OSError) else None) or str(error)[:200]
             where = self._path or _shown(self._url)
+            if isinstance(error, NoKeys):
+                self.keys = Keys()
             if problem != self._problem:
                 kept = "the last ones stay" if self.keys else "its tokens are refused"
                 _log.warning(
@@ -177,7 +183,7 @@ class KeySource:
 
 
 def read_keys(data: bytes) -> tuple[TokenKey, ...]:
-    """Read a JSON Web Key Set without its keys for other purposes and algorithms; raises `BadKeys` if none is left."""
+    """Read a JSON Web Key Set without its keys for other purposes and algorithms; raises `NoKeys` if none is left."""
     try:
         content = json.loads(data)
     except (ValueError, RecursionError):
@@ -189,7 +195,7 @@ def read_keys(data: bytes) -> tuple[TokenKey, ...]:
         raise BadKeys(f"it has more than {KEYS_MAX} keys")
     found = [key for one in listed if isinstance(one, dict) and (key := _key(one)) is not None]
     if not found:
-        raise BadKeys(f"it has no key for RS256 ({RSA_BITS_MIN} bits or more) or ES256")
+        raise NoKeys(f"it has no key for RS256 ({RSA_BITS_MIN} bits or more) or ES256")
     names = [(key.algorithm, key.kid) for key in found if key.kid is not None]
     if len(names) != len(set(names)):
         raise BadKeys("two of its keys have the same kid")

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
+from typing import Protocol
 
 from frazil.core.clock import Clock
 from frazil.core.errors import QuotaExceeded
@@ -71,6 +72,16 @@ class _Use:
         return self.streams == 0 and all(one is None or one.is_full(now_us) for one in buckets)
 
 
+class SharedQuotas(Protocol):
+    """Quotas that several callers have together."""
+
+    def request(self, who: Principal) -> None: ...
+
+    def transfer(self, who: Principal, size_bytes: int) -> None: ...
+
+    def stream(self, who: Principal) -> AbstractContextManager[None]: ...
+
+
 class Quotas:
     """The quotas of all callers. Its methods may be called from any thread, and never wait."""
 
@@ -88,12 +99,16 @@ class Quotas:
         self._tracked_max = tracked_max
         self._guard = threading.Lock()
         self._uses: OrderedDict[str, _Use] = OrderedDict()
+        self.shared: SharedQuotas | None = None
+        """Counted before the caller's own; set once, by the part that has them."""
 
     def limits(self, who: Principal) -> QuotaSettings:
         return self._by_name.get(who.name, self._default)
 
     def request(self, who: Principal) -> None:
         """Count a request; raises `QuotaExceeded`."""
+        if self.shared is not None:
+            self.shared.request(who)
         limit = self.limits(who).requests_per_second
         if limit is None or who is LOCAL:
             return
@@ -106,6 +121,8 @@ class Quotas:
 
     def transfer(self, who: Principal, size_bytes: int) -> None:
         """Count received or sent rows; raises `QuotaExceeded` before they are taken."""
+        if self.shared is not None:
+            self.shared.transfer(who, size_bytes)
         limit = self.limits(who).bytes_per_second
         if limit is None or who is LOCAL:
             return
@@ -119,7 +136,8 @@ class Quotas:
     def stream(self, who: Principal) -> AbstractContextManager[None]:
         """Count a stream while the context is open; raises `QuotaExceeded` when it is entered."""
         limit = self.limits(who).connections
-        return nullcontext() if limit is None or who is LOCAL else self._stream(who, limit)
+        own = nullcontext() if limit is None or who is LOCAL else self._stream(who, limit)
+        return own if self.shared is None else _both(self.shared.stream(who), own)
 
     def check_topic(self, who: Principal, count: int, more: int = 1, shown: str | None = None) -> None:
         """Refuse more topics to a principal that has created `count`; raises `QuotaExceeded`.
@@ -179,6 +197,12 @@ class Quotas:
             if use.streams == 0:
                 del self._uses[name]
                 return
+
+
+@contextmanager
+def _both(first: AbstractContextManager[None], second: AbstractContextManager[None]) -> Iterator[None]:
+    with first, second:
+        yield
 
 
 def _bucket(rate: int | None, now_us: int) -> Bucket | None:

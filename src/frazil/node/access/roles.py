@@ -4,8 +4,13 @@ A binding gives a role to a principal within a scope. A right is granted if some
 and none denies it; without a matching rule it is denied.
 
 The scope narrows every right to the resources that it covers, with one exception: schemas have no namespace, so
-`describe` of a schema is never narrowed. Rights on the server therefore need a scope that covers `/`, such as `*`: an
-administrator of `/shop/*` grants nothing and operates nothing outside of it.
+`describe` of a schema is not narrowed, but for the role `tenant`, whose principals learn nothing of other tenants.
+Rights on the server therefore need a scope that covers `/`, such as `*`: an administrator of `/shop/*` grants nothing
+and operates nothing outside of it. What allows on the server must say so: as `*`, or as `/` for the server alone. `/*`
+means what has a name below, as all topics.
+
+What belongs to tenants whose names begin with `_` is seen by administrators alone, and by principals of roles or scopes
+that name it, as `/_frazil.*/*`. Nobody has a right to write there.
 """
 
 from __future__ import annotations
@@ -13,13 +18,17 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
-from frazil.core.access import Action, Resource, ResourceKind, matches
+from frazil.core.access import SERVER, WRITES, Action, Resource, ResourceKind, is_reserved, matches
 from frazil.core.errors import InvalidInput
 
 EVERYTHING = "*"
+TENANT = "tenant"
+"""The built-in role of a tenant's keys."""
+_SERVER_TOO = (EVERYTHING, SERVER.name)
+"""Patterns and scopes that may allow something on the server. Others cover it only in a rule that denies."""
 RULES_MAX = 100
 PATTERN_LENGTH_MAX = 256
 PRINCIPAL_BYTES_MAX = 256
@@ -67,6 +76,13 @@ class Role:
     def is_built_in(self) -> bool:
         return self.name in BUILT_IN
 
+    def within(self, scope: str) -> Role:
+        """Return the role as a binding grants it: that of tenants has the schemas of the scope alone."""
+        if self.name != TENANT or not self.is_built_in:
+            return self
+        rules = (replace(one, pattern=scope) if one.kind is ResourceKind.SCHEMA else one for one in self.rules)
+        return Role(self.name, tuple(rules))
+
     def as_dict(self) -> dict[str, Any]:
         return {"name": self.name, "built_in": self.is_built_in, "rules": [rule.as_dict() for rule in self.rules]}
 
@@ -90,7 +106,9 @@ class RoleGrant(NamedTuple):
 
 def decide(grants: Iterable[RoleGrant], action: Action, resource: Resource) -> bool:
     """Whether these roles grant a right: a denying rule wins, and without an allowing one it is denied."""
-    allowed = False
+    allowed, reserved = False, is_reserved(resource)
+    if reserved and action in WRITES:
+        return False
     for role, scope in grants:
         if not _in_scope(scope, action, resource):
             continue
@@ -98,8 +116,21 @@ def decide(grants: Iterable[RoleGrant], action: Action, resource: Resource) -> b
             if rule.covers(action, resource):
                 if rule.effect is Effect.DENY:
                     return False
-                allowed = True
+                names_it = resource.kind is not ResourceKind.SERVER or _names_server(scope, rule.pattern)
+                allowed = allowed or (names_it and (not reserved or _sees_reserved(role, scope, rule)))
     return allowed
+
+
+def _sees_reserved(role: Role, scope: str, rule: Rule) -> bool:
+    """Whether a rule may concern tenants whose names begin with `_`: of an administrator, or if it names them."""
+    if scope.startswith("/_") or rule.pattern.startswith("/_"):
+        return True
+    grants = (one for one in role.rules if one.effect is Effect.ALLOW and one.covers(Action.GRANT, SERVER))
+    return scope == EVERYTHING and any(grants)
+
+
+def _names_server(*patterns: str) -> bool:
+    return all(pattern in _SERVER_TOO for pattern in patterns)
 
 
 def _in_scope(scope: str, action: Action, resource: Resource) -> bool:
@@ -120,6 +151,9 @@ _KEPT = (
     ResourceKind.SCHEMA,
 )
 _SCHEMAS = _allow(ResourceKind.SCHEMA, Action.DESCRIBE)
+_ALL_OF_SUBSCRIPTIONS = _allow(
+    ResourceKind.SUBSCRIPTION, Action.DESCRIBE, Action.CONSUME, Action.CREATE, Action.ALTER, Action.DELETE
+)
 
 BUILT_IN: Mapping[str, Role] = {
     role.name: role
@@ -138,14 +172,7 @@ BUILT_IN: Mapping[str, Role] = {
             "consumer",
             (
                 _allow(ResourceKind.TOPIC, Action.DESCRIBE, Action.CONSUME, Action.READ),
-                _allow(
-                    ResourceKind.SUBSCRIPTION,
-                    Action.DESCRIBE,
-                    Action.CONSUME,
-                    Action.CREATE,
-                    Action.ALTER,
-                    Action.DELETE,
-                ),
+                _ALL_OF_SUBSCRIPTIONS,
                 _SCHEMAS,
             ),
         ),
@@ -155,6 +182,16 @@ BUILT_IN: Mapping[str, Role] = {
                 _allow(ResourceKind.TOPIC, Action.DESCRIBE, Action.READ),
                 _allow(ResourceKind.TABLE, Action.DESCRIBE, Action.READ),
                 _SCHEMAS,
+            ),
+        ),
+        Role(
+            TENANT,
+            (
+                _allow(ResourceKind.TOPIC, Action.DESCRIBE, Action.READ, Action.PRODUCE, Action.CONSUME, Action.CREATE),
+                _ALL_OF_SUBSCRIPTIONS,
+                _allow(ResourceKind.TABLE, Action.DESCRIBE, Action.READ),
+                _allow(ResourceKind.NAMESPACE, Action.DESCRIBE, Action.CREATE),
+                _allow(ResourceKind.SCHEMA, Action.DESCRIBE, Action.CREATE),
             ),
         ),
     )

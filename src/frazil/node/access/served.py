@@ -1,4 +1,4 @@
-"""Credentials for the server of a data folder: who can read the folder has its token, and knows its certificate."""
+"""Credentials for the server of a data folder: a process that can read the folder has its token and its certificate."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def served_credentials(settings: Settings, served: Mapping[str, Any], door: str 
 def credentials_at(
     settings: Settings, served: Mapping[str, Any], address: str, door: str = "flight"
 ) -> ClientCredentials:
-    found = credentials_of(settings.client)
+    found = named = credentials_of(settings.client)
     if not is_loopback(urlsplit(address).hostname):
         return found
     if settings.data is not None and read_local_token(settings.data) is not None:
-        found = replace(found, token=None, token_file=settings.data / TOKEN_FILE)
+        found = replace(found, token=None, token_file=settings.data / TOKEN_FILE, others=named)
     certificate = served.get(f"{door}_certificate")
     if isinstance(certificate, dict):
         try:
@@ -43,5 +43,5 @@ def credentials_at(
             return found  # this user may not read it: the settings say whom to trust
         leaf = _LEAF.search(chain)
         if leaf is not None:
-            found = replace(found, ca=leaf[0] + b"\n", pinned_name=str(certificate["name"]))
+            found = replace(found, ca=leaf[0] + b"\n", pinned_name=str(certificate["name"]), others=named)
     return found

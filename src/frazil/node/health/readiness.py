@@ -6,13 +6,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from frazil.core.clock import Clock
-from frazil.core.errors import TableAhead
+from frazil.core.errors import TableAhead, TopicUnavailable
+from frazil.core.names import TopicName
+from frazil.core.settings import AckLevel
 from frazil.core.settings.exposure import exposed_doors
 from frazil.log.storage import Storage
 from frazil.node.movers.movers import Movers
 from frazil.node.movers.status_file import mover_state
 from frazil.node.movers.table_ahead import tables_ahead
 from frazil.node.movers.table_progress import MoverStatus
+from frazil.node.objects.figures import parts_of
 from frazil.node.topics.freshness import Freshness, TopicFreshness
 from frazil.node.topics.startup import Opening
 
@@ -39,7 +42,7 @@ class Readiness:
 
 
 class BehindTheirTables:
-    """Topics whose log is behind its table: nothing of them is moved until an administrator acts."""
+    """Topics whose log is behind its table: no row of them is moved until an administrator acts."""
 
     def __init__(self, storage: Storage, status: MoverStatus) -> None:
         self._storage = storage
@@ -84,6 +87,41 @@ class KeptRows:
                 "since_us": kept.since_us,
             }
             for kept in self._storage.kept_by_guards()
+        ]
+
+
+class UploadProblems:
+    """Topics whose upload to the object store fails."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def __call__(self) -> list[dict[str, Any]]:
+        parts = parts_of(self._storage)
+        return [
+            {
+                "error": one.code,
+                "message": f"{one.topic} is not uploaded to the object store: {one.message}",
+                "topic": one.topic,
+                "since_us": one.since_us,
+            }
+            for one in ([] if parts is None else parts.uploader.problems())
+        ]
+
+
+class SilentTopics:
+    """Topics of ack level `object` that acknowledge nothing now: the store is away, or they have another owner."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def __call__(self) -> list[dict[str, Any]]:
+        logs = [topic.log for topic in self._storage.opened_topics() if topic.log.ack is AckLevel.OBJECT]
+        found = [(str(log.name), log.problem) for log in logs]
+        return [
+            {"topic": name, "error": problem.code, "message": f"{name} acknowledges nothing now: {problem.message}"}
+            for name, problem in sorted(found, key=lambda one: one[0])
+            if problem is not None
         ]
 
 
@@ -153,14 +191,20 @@ class MoverProblems:
 class NodeHealth(Readiness):
     """The readiness of a serving process: broken topics and all other problems."""
 
-    def __init__(self, storage: Storage, movers: Movers, clock: Clock) -> None:
+    def __init__(
+        self, storage: Storage, movers: Movers, clock: Clock, problems_of_topics: Callable[[], Mapping[TopicName, str]]
+    ) -> None:
+        """`problems_of_topics`: why topics of this broker of a cluster are not served, by their names."""
         status, has_mover = movers.status, movers.child is not None
         super().__init__(Opening(storage), self._problems, self._warnings)
         self.freshness = Freshness(storage, status, clock, always=has_mover)
         self._missed = MissedObjectives(self.freshness, status, clock)
         self._behind = BehindTheirTables(storage, status)
         self._kept = KeptRows(storage)
+        self._not_served = problems_of_topics
         self._exposed = [{"error": "insecure", "message": one} for one in exposed_doors(storage.settings)]
+        self._uploads = UploadProblems(storage)
+        self._silent = SilentTopics(storage)
         self._mover = MoverProblems(status, clock, has_mover=has_mover, missing=movers.missing)
 
     def tables_ahead(self) -> dict[str, str]:
@@ -173,7 +217,11 @@ class NodeHealth(Readiness):
         return behind + [one for one in self._kept.ahead() if one["topic"] not in known] + self._missed()
 
     def _warnings(self) -> list[dict[str, Any]]:
-        return self._exposed + self._mover() + self._kept()
+        return self._exposed + self._mover() + self._kept() + self._uploads() + self._silent() + self._unavailable()
+
+    def _unavailable(self) -> list[dict[str, Any]]:
+        code, found = TopicUnavailable.code, sorted(self._not_served().items())
+        return [{"topic": str(name), "error": code, "message": f"{name}: {why}"} for name, why in found]
 
 
 def _problem(error: str, message: str, **fields: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from frazil.log.read.cache import ReplayCache
 from frazil.log.stats import TopicStats, topic_stats
 from frazil.log.storage import Storage
 from frazil.log.write.disk_budget import DiskBudget
+from frazil.node.objects.figures import ObjectStats, object_stats
 
 if TYPE_CHECKING:
     from frazil.broker.broker import Broker
@@ -33,6 +34,8 @@ class NodeStats:
     cache: ReplayCache
     topics_total: int
     topics: list[TopicStats]
+    objects: ObjectStats | None
+    """None if objects are off."""
 
 
 def broker_stats(broker: Broker) -> BrokerStats:
@@ -46,4 +49,5 @@ def node_stats(storage: Storage) -> NodeStats:
         storage.cache,
         len(storage.topics()),
         [topic_stats(one.log, ask_table=False) for one in storage.opened_topics()],
+        object_stats(storage),
     )

@@ -6,7 +6,8 @@ import json
 from dataclasses import asdict
 from typing import Any, Protocol
 
-from frazil.client.connection import act_on, open_client
+from frazil.client.connection import act_on
+from frazil.client.opening import open_client
 from frazil.core.credentials import NO_CREDENTIALS, ClientCredentials
 from frazil.core.errors import AnotherLeads, FrazilError, OwnerUnreachable, PermissionDenied, Unauthenticated
 from frazil.log.info import LogInfo, LogList

@@ -198,7 +198,7 @@ def _unreadable(topic: str, problem: str) -> TopicProgress:
 
 
 def _behind(info: LogInfo, table_end: int | None) -> int:
-    return max(0, info.durable_end - max(table_end or 0, info.first_offset))
+    return max(0, info.durable_end - max(table_end or 0, info.held_from))
 
 
 def _waited_ms(info: LogInfo, offset: int, now_us: int) -> int | None:

@@ -44,6 +44,7 @@ class StatusFile:
         self._rows = 0
         self._commits = 0
         self._failures = 0
+        self._undecoded: dict[str, int] = {}
         self._moved: dict[str, dict[str, Any]] = {}
         self._errors: dict[str, dict[str, Any]] = {}
         self._value: dict[str, Any] = {}
@@ -70,6 +71,10 @@ class StatusFile:
             if topic.error is not None and self._errors.get(name, {}).get("message") != topic.error:
                 self._errors[name] = {"message": topic.error, "time_us": now_us}
             status = {**asdict(topic), "lag_rows": topic.lag_rows, "last_error": self._errors.get(name)}
+            if name in report.undecoded:
+                self._undecoded[name] = self._undecoded.get(name, 0) + report.undecoded[name]
+            if name in self._undecoded:
+                status["undecoded"] = self._undecoded[name]
             if topic.moved is not None:
                 self._moved[name] = status["moved"]
             topics[name] = {**status, "moved": self._moved.get(name)}

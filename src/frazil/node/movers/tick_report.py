@@ -43,6 +43,26 @@ class TickReport:
     commits: int = 0
     topics: dict[str, TopicReport] = field(default_factory=dict)
     failures: int = 0
+    undecoded: dict[str, int] = field(default_factory=dict)
+    """By topic, how many rows this tick has moved to a table of errors."""
+    is_unfinished: bool = False
+    """Whether a topic was not moved because one of its tables was found to be ahead."""
+
+    def followed_by(self, later: TickReport) -> TickReport:
+        """Return what both did, with the topics as they were after the later one."""
+        for name, topic in later.topics.items():
+            before = self.topics.get(name)
+            topic.moved = topic.moved or (None if before is None else before.moved)
+        undecoded = dict(self.undecoded)
+        for name, rows in later.undecoded.items():
+            undecoded[name] = undecoded.get(name, 0) + rows
+        return TickReport(
+            self.rows + later.rows,
+            self.commits + later.commits,
+            later.topics,
+            self.failures + later.failures,
+            undecoded,
+        )
 
     @property
     def lag_rows(self) -> int:

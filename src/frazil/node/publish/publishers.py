@@ -25,9 +25,10 @@ from frazil.log.write.publishing import Outgoing, check_safe, message_rows
 if TYPE_CHECKING:
     from frazil.broker.counts import BrokerCounts
     from frazil.broker.topics.topic import OutgoingMessage as BrokerMessage
-    from frazil.node.access.topic_quotas.stored import StoredQuota, TopicCharge
+    from frazil.node.access.topic_quotas.stored import StoredQuota
     from frazil.node.publish.schema_checks import Judged, SchemaChecks
     from frazil.node.publish.traces import Rows, Traces
+    from frazil.node.telemetry.quotas import Charge, TenantQuotas
 
     Append = Callable[[BrokerTopic, BrokerMessage], Awaitable[int]]
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 class MessagePublisher:
     """Publishes single messages to any topic of the broker, on the broker's event loop."""
 
-    __slots__ = ("_append", "_checks", "_counts", "_stored")
+    __slots__ = ("_append", "_checks", "_counts", "_stored", "tenants")
 
     def __init__(
         self, checks: SchemaChecks, counts: BrokerCounts, traces: Traces | None, stored: StoredQuota | None = None
@@ -43,14 +44,18 @@ class MessagePublisher:
         self._checks = checks
         self._counts = counts
         self._stored = stored
+        self.tenants: TenantQuotas | None = None
+        """Quotas of the tenants whose namespaces the topics are in; None while telemetry is off."""
         self._append: Append = BrokerTopic.publish if traces is None else traces.publish
 
     async def publish(self, topic: BrokerTopic, message: BrokerMessage, who: Principal = ANONYMOUS) -> int:
         """Return the offset once the message is durable; raises `MessageRefused` if the topic enforces its schema, and
-        `QuotaExceeded` if the topic's creator may store no more."""
+        `QuotaExceeded` if the topic's creator, or its tenant, may store no more."""
         origin = message.origin
         if self._stored is not None:
             await self._charge(self._stored, topic, len(message.payload), who)
+        if self.tenants is not None and topic.reliable and who is not LOCAL:
+            self.tenants.store(topic.name, len(message.payload))
         await self._checks.check(topic.label, (message.payload, origin.schema_id, origin.schema_version))
         offset = await self._append(topic, message)
         self._counts.sent(len(message.payload))
@@ -79,7 +84,7 @@ class BatchPublisher:
     __slots__ = ("_charge", "_checks", "_traces", "topic")
 
     def __init__(
-        self, topic: Topic, checks: SchemaChecks | None, traces: Traces | None, charge: TopicCharge | None = None
+        self, topic: Topic, checks: SchemaChecks | None, traces: Traces | None, charge: Charge | None = None
     ) -> None:
         self.topic = topic
         self._charge = charge

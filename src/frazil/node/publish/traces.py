@@ -6,8 +6,8 @@ This process emits all spans. It knows when a message was published and when its
 every commit of a table, which offsets it moved and when. So spans are linked by log and offset, and neither the stored
 message nor the mover knows about traces.
 
-Imported only if `traces.endpoint` is set. Messages that wait for the mover are limited: for the oldest the remaining
-spans are dropped.
+Imported only if `traces.endpoint` or `telemetry.own` is set. Messages that wait for the mover are limited: for the
+oldest the remaining spans are dropped.
 """
 
 from __future__ import annotations
@@ -37,11 +37,15 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from frazil.broker.topics.topic import BrokerTopic, OutgoingMessage
 from frazil.core.clock import Clock
 from frazil.core.errors import FrazilError
+from frazil.core.names import TopicName
 from frazil.core.put_notes import TRACES_MAX, FewRow
 from frazil.core.settings import Settings
+from frazil.core.settings.traces import TracesSettings
 from frazil.log.topic_log import TopicLog
 from frazil.node.request_ids import PARENT, current
+from frazil.node.telemetry.scopes import is_own, tenant_of_namespace
 from frazil.node.topics.freshness import append_time_us
+from frazil.telemetry.own.spans import HandOver, Sink
 
 WAITING_MAX = 10_000
 EXPORT_SECONDS_MAX = 5
@@ -62,22 +66,18 @@ class _Published:
 class Traces:
     """Emits spans. `publish` is called on the broker's loop, `reported` from any thread; a thread does the rest."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
-        traces = settings.traces
-        assert traces.endpoint is not None
+    def __init__(self, settings: Settings, clock: Clock, sink: Sink | None = None) -> None:
+        """`sink` gets the spans too, as export requests."""
         self._settings = settings
         self._clock = clock
-        exporter = OTLPSpanExporter(
-            endpoint=traces.endpoint,
-            insecure=traces.endpoint.startswith("http://"),
-            headers=tuple((name, value.get_secret_value()) for name, value in traces.headers.items()),
-            timeout=EXPORT_SECONDS_MAX,
-        )
         self._provider = TracerProvider(resource=Resource.create({"service.name": "frazil"}))
-        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        if settings.traces.endpoint is not None:
+            self._provider.add_span_processor(BatchSpanProcessor(_exporter(settings.traces, settings.traces.endpoint)))
+        if sink is not None:
+            self._provider.add_span_processor(BatchSpanProcessor(HandOver(sink)))
         self._tracer = self._provider.get_tracer("frazil")
         self._propagator = TraceContextTextMapPropagator()
-        self._ratio = traces.sample_ratio
+        self._ratio = settings.traces.sample_ratio
         self._events: queue.Queue[_Published | Mapping[str, Any] | None] = queue.Queue(WAITING_MAX)
         self._waiting: deque[_Published] = deque(maxlen=WAITING_MAX)
         self._thread = threading.Thread(target=self._work, name="frazil-traces", daemon=True)
@@ -86,7 +86,7 @@ class Traces:
     async def publish(self, topic: BrokerTopic, message: OutgoingMessage) -> int:
         """Publish through the topic; a message whose caller traces it is traced, and a sample of the others."""
         parent = self._parent(message)
-        if not self._is_sampled(parent):
+        if not self._is_sampled(parent) or _is_own(topic.name):
             return await topic.publish(message)
         span = self._publishing(topic.label, parent, self._clock.now_us())
         try:
@@ -104,6 +104,8 @@ class Traces:
         self, log: TopicLog, rows: Rows, first_offset: int, began_us: int, given: Sequence[tuple[int, str]]
     ) -> None:
         """Record rows that are durable now. `given` are spans of callers, by the first row of each."""
+        if _is_own(log.name):
+            return
         count = len(rows)
         for row, parent in self._parents([one for one in given if one[0] < count], rows):
             span = self._publishing(str(log.name), parent, began_us)
@@ -112,12 +114,18 @@ class Traces:
 
     def refused_batch(self, log: TopicLog, error: FrazilError, began_us: int, given: Sequence[tuple[int, str]]) -> None:
         """The rows themselves are not examined: they may be the problem."""
+        if _is_own(log.name):
+            return
         for _, parent in self._parents(given, None):
             self._failed(self._publishing(str(log.name), parent, began_us), error)
 
     def reported(self, status: Mapping[str, Any]) -> None:
         """Process the mover's report: the end of each table, and its last move."""
         self._put(status)
+
+    def flush(self) -> None:
+        """Hand on the spans that have ended. Blocks."""
+        self._provider.force_flush(EXPORT_SECONDS_MAX * 1_000)
 
     def close(self) -> None:
         """Send the known spans, unless the receiver takes too long."""
@@ -217,6 +225,21 @@ class Traces:
         attributes |= {"frazil.offset": one.offset, **(more or {})}
         span = self._tracer.start_span(name, one.context, attributes=attributes, start_time=start_us * 1_000)
         span.end(end_us * 1_000)
+
+
+def _exporter(traces: TracesSettings, endpoint: str) -> OTLPSpanExporter:
+    return OTLPSpanExporter(
+        endpoint=endpoint,
+        insecure=endpoint.startswith("http://"),
+        headers=tuple((name, value.get_secret_value()) for name, value in traces.headers.items()),
+        timeout=EXPORT_SECONDS_MAX,
+    )
+
+
+def _is_own(topic: TopicName) -> bool:
+    """Whether a topic is of this process itself: its appends are not traced, or each would lead to another."""
+    tenant = tenant_of_namespace(topic.namespace)
+    return tenant is not None and is_own(tenant)
 
 
 def _in_attributes(batch: Rows) -> Iterator[tuple[int, str]]:

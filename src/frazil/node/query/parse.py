@@ -27,9 +27,13 @@ _QUERY_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_
 CONFINED_FUNCTIONS = {"generate_series", "json_each", "json_tree", "range", "repeat", "repeat_row", "unnest"}
 """Table functions that a confined query may call: those that produce rows from their arguments alone."""
 
-_FUNCTIONS_OF_THE_HOST = {"current_setting", "getenv", "getvariable", "json_serialize_plan"}
+_FUNCTIONS_OF_THE_HOST = {
+    *("current_setting", "getenv", "getvariable", "json_serialize_plan"),
+    *("pg_get_viewdef", "pg_get_constraintdef"),
+}
 """Scalar functions that reveal more than their arguments: the settings include folders of the host. A plan is made of
-a text that nothing here has checked, with the values of its settings."""
+a text that nothing here has checked, with the values of its settings. The two of PostgreSQL are macros that read
+DuckDB's catalog, where a topic is a view of files."""
 
 _OWN_VIEWS = "SELECT lower(view_name) FROM duckdb_views() WHERE internal AND schema_name IN ('main', 'pg_catalog')"
 """Views that need no schema. A WITH of the same name hides one only in its own scope."""
@@ -39,10 +43,12 @@ _EXPLAIN = re.compile(r"\s*explain\s+(?:analyze\s+)?", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """`tables` must be topics or tables; `perhaps` are names that a WITH of the query also defines."""
+    """`tables` must be topics or tables; `perhaps` are names that a WITH of the query also defines. Those `in_three`
+    parts, as `acme.default.traces`, are among the tables: their namespace has a dot."""
 
     tables: frozenset[TableName]
     perhaps: frozenset[TableName]
+    in_three: frozenset[TableName] = frozenset()
 
 
 @functools.cache
@@ -97,7 +103,8 @@ def _parsed(parser: duckdb.DuckDBPyConnection, query: str, *, confined: bool) ->
     perhaps = {table for path, table in ((path, _table(path)) for path in named) if _is_defined(path, defined)}
     if confined:
         _check_names(parser, perhaps)
-    return Parsed(frozenset(tables - perhaps), frozenset(perhaps))
+    in_three = frozenset(_table(path) for path in named if len(path) == 3)
+    return Parsed(frozenset(tables - perhaps), frozenset(perhaps), in_three)
 
 
 def _select_of(parser: duckdb.DuckDBPyConnection, query: str) -> str:
@@ -170,9 +177,7 @@ def _check_names(parser: duckdb.DuckDBPyConnection, perhaps: set[TableName]) -> 
 
 
 def _table(path: tuple[str, ...]) -> TableName:
-    if len(path) > 2:
-        raise InvalidInput(f"sql: {'.'.join(path)} is not the name of a topic; write namespace.topic")
-    return TableName(path[0] if len(path) == 2 else DEFAULT_NAMESPACE, path[-1])
+    return TableName(".".join(path[:-1]) or DEFAULT_NAMESPACE, path[-1])
 
 
 def _is_defined(path: tuple[str, ...], defined: set[str]) -> bool:

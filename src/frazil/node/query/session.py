@@ -21,30 +21,21 @@ from typing import Self
 import duckdb
 import pyarrow as pa
 
-from frazil.core.errors import (
-    CorruptLog,
-    FrazilError,
-    InvalidInput,
-    QueryTooLarge,
-    RowsMissing,
-    TableAhead,
-    TableRefused,
-)
+from frazil.core.errors import CorruptLog, FrazilError, InvalidInput, QueryTooLarge, TableRefused
 from frazil.core.names import TopicName
-from frazil.core.offsets import OffsetRange
 from frazil.core.rows import OFFSET
 from frazil.core.settings import Settings
 from frazil.lake.catalogs.opening import catalog_exists, open_catalog
-from frazil.lake.files.widening import widened_rows
-from frazil.lake.read.queryable import Queryable, queryable, unreadable
-from frazil.lake.tables.schema import PARTITION, TableName, table_columns, table_of, table_rows, topic_of
-from frazil.lake.tables.topic_columns import relabelled
+from frazil.lake.read.queryable import CommittedEnd, Queryable, committed_end, queryable, unreadable
+from frazil.lake.tables.schema import PARTITION, TableName, table_of, topic_of
 from frazil.log.info import LogInfo
 from frazil.node.query.checks import Doubt
+from frazil.node.query.log_rows import LogRows, check_not_ahead, plain_rows
 from frazil.node.query.parse import DEFAULT_NAMESPACE, PLAIN_CONFIG, parse
 from frazil.node.query.readable import Readable, everything
 from frazil.node.query.relation import PlaceColumns, RelationPart, parquet, quoted, select, shown_names, text, union
 from frazil.node.query.spool import Streamed, TemporarySpace, spool
+from frazil.node.query.telemetry import RequestTopic, holds_requests, lifted_of, own_table
 from frazil.node.tiers.logs import LogView, listed
 
 BATCH_ROWS_MAX = 10_000
@@ -99,7 +90,7 @@ class SqlSession:
         """`may_read` decides which tables there are for the caller."""
         self._may_read = may_read
         self._logs = logs
-        self._log_folder = settings.log_folder
+        self._settings = settings
         self._as_of = as_of or AsOf()
         self._confined = confined
         self._paths: list[str] = []
@@ -130,7 +121,7 @@ class SqlSession:
         with self._converted_errors():
             parsed = parse(query, confined=self._confined)
             for name in sorted(parsed.tables):
-                self._make_view(name)
+                self._make_view(name, in_three=name in parsed.in_three)
             for name in sorted(parsed.perhaps):
                 self._make_view(name, needed=False)
             self._lock()
@@ -188,7 +179,7 @@ class SqlSession:
 
     # --- a topic as a relation
 
-    def _make_view(self, name: TableName, *, needed: bool = True) -> None:
+    def _make_view(self, name: TableName, *, needed: bool = True, in_three: bool = False) -> None:
         found = self._relation(name)
         if found is None and not needed:
             return
@@ -198,6 +189,12 @@ class SqlSession:
         self._duck.execute(f"CREATE VIEW {quoted(name.namespace)}.{quoted(name.table)} AS {found}")
         if name.namespace == DEFAULT_NAMESPACE:
             self._duck.execute(f"CREATE VIEW {quoted(name.table)} AS {found}")
+        if in_three:  # DuckDB takes the first part for a database
+            database, _, schema = name.namespace.partition(".")
+            place = f"{quoted(database)}.{quoted(schema)}"
+            self._duck.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {quoted(database)}")
+            self._duck.execute(f"CREATE SCHEMA IF NOT EXISTS {place}")
+            self._duck.execute(f"CREATE VIEW {place}.{quoted(name.table)} AS {found}")
 
     def _relation(self, name: TableName) -> str | None:
         """Return the SELECT of a topic; a name like `orders-part-0` is one partition of it. None if there is no such
@@ -220,16 +217,15 @@ class SqlSession:
                 return None
             if only is not None and not logs and not (table is not None and table.held.ranges):
                 return None
-            columns = {info.log_id: _columns(info, table) for info in logs}
-            adding = [info for info in logs if _adds(info, columns[info.log_id], table)]
+            adding = [one for one in logs if one.adds_to(table)]
             shown = shown_names(
                 [
                     *([] if table is None else table.schema.names),
-                    *(column for info in adding for column in columns[info.log_id].names),
+                    *(column for one in adding for column in one.columns.names),
                 ]
             )
             try:
-                tail = [self._log_part(info, columns[info.log_id], shown, table) for info in adding]
+                tail = [self._log_part(name, one, shown) for one in adding]
             except (CorruptLog, OSError):
                 if attempt == ATTEMPTS_MAX - 1:
                     raise
@@ -244,28 +240,55 @@ class SqlSession:
             return union([*own, *tail], shown)
         raise AssertionError("the last attempt returns or raises")
 
-    def _look(self, name: TableName, only: int | None) -> tuple[Sequence[LogInfo], Queryable | None]:
-        """Ask the logs before the table: rows that move meanwhile are in the table, and in no log's part."""
+    def _look(self, name: TableName, only: int | None) -> tuple[Sequence[LogRows], Queryable | None]:
+        """Ask the logs before the tables: rows that move meanwhile are in a table, and in no log's part."""
+        own = own_table(name) if only is None and self._as_of.is_now else None
+        source = None if own is None or not self._may_read(own) else self._requests_of(name, own)
+        if source is not None:
+            again = functools.partial(self._logs_of, source.own, 0)
+            infos, table = self._with_table(name, {0: source.info}, None, again, of_requests=True)
+            return [source.rows(info, name, table) for info in infos], table
         logs = self._logs_of(name, only) if self._as_of.is_now else {}
+        infos, table = self._with_table(name, logs, only, lambda: self._logs_of(name, only))
+        if own is not None and table is not None and table.held.several_per_offset and not self._may_read(own):
+            return [], None  # its rows in the log are in a topic that the caller may not read
+        return [plain_rows(info, table) for info in infos], table
+
+    def _requests_of(self, name: TableName, own: TableName) -> RequestTopic | None:
+        """Return the topic of requests that have rows in a table; None if there is none."""
+        info = self._logs_of(own, 0).get(0)
+        if info is None or not holds_requests(info):
+            return None
+        committed = CommittedEnd()
+        if own != name and self._catalog is not None:
+            committed = committed_end(self._catalog, own, info.log_id)
+            check_not_ahead(own, {info.log_id: committed.end}, [info], lambda: self._logs_of(own, 0))
+        return RequestTopic(info, own, committed, lifted_of(self._settings, own))
+
+    def _with_table(
+        self,
+        name: TableName,
+        logs: Mapping[int, LogInfo],
+        only: int | None,
+        again: Callable[[], dict[int, LogInfo]],
+        *,
+        of_requests: bool = False,
+    ) -> tuple[Sequence[LogInfo], Queryable | None]:
+        """Return the logs whose rows count beside those of the table. `again` asks for the logs again."""
         table = None
         if self._catalog is not None:
             live = {partition: info.log_id for partition, info in logs.items()}
             former = {info.log_id: [one.log_id for one in info.former] for info in logs.values()}
-            starts = {info.log_id: info.first_offset for info in logs.values()}
-            table = queryable(self._catalog, name, live, self._as_of.snapshot_id, self._as_of.at, only, former, starts)
+            starts = {info.log_id: info.held_from for info in logs.values()}
+            at = (self._as_of.snapshot_id, self._as_of.at)
+            table = queryable(self._catalog, name, live, *at, only, former, starts, of_requests=of_requests)
         if table is None:
             return list(logs.values()), None
         if table.held.transformed:
             return [], table
         if logs and table.held.ranges == {} and not any(info.log_id in table.logs for info in logs.values()):
             return list(logs.values()), None  # it belongs to an earlier topic: neither its rows nor its columns count
-        behind = [info for info in logs.values() if table.held.by_log.get(info.log_id, 0) > info.durable_end]
-        if behind:  # rows were published and moved since the log was asked, or the log was set back
-            ends = {info.log_id: info.durable_end for info in self._logs_of(name, only).values()}
-            for info in behind:
-                end = table.held.by_log[info.log_id]
-                if ends.get(info.log_id, end) < end:
-                    raise TableAhead(str(info.topic), str(name), end, ends[info.log_id])
+        check_not_ahead(name, table.held.by_log, logs.values(), again)
         return list(logs.values()), table
 
     def _table_part(self, name: TableName, table: Queryable, shown: Mapping[str, str]) -> RelationPart:
@@ -308,29 +331,19 @@ class SqlSession:
             self._failed = unreadable(name, error, self._catalog.properties)
             raise
 
-    def _log_part(
-        self, info: LogInfo, columns: pa.Schema, shown: Mapping[str, str], table: Queryable | None
-    ) -> RelationPart:
+    def _log_part(self, table: TableName, log: LogRows, shown: Mapping[str, str]) -> RelationPart:
         """Return the rows that the table does not have. An empty part still contributes its columns."""
-        end = 0 if table is None else table.held.by_log.get(info.log_id, 0)
-        if end and info.first_offset > end:
-            raise RowsMissing(str(info.topic), str(table_of(info.topic)[0]), end, info.first_offset)
-        name, partition = f"{info.topic} in its log", table_of(info.topic)[1]
-        start = max(end, info.first_offset)
-        own = {column: shown[column] for column in columns.names}
-        schema = pa.schema([field.with_name(own[field.name]) for field in columns])
-        batches: Iterator[pa.RecordBatch] = iter(())
-        if start < info.durable_end:
-            read = self._logs.read(info, OffsetRange(start, info.durable_end))
-            batches = (relabelled(widened_rows(table_rows(rows, partition)), schema) for rows in read)
-        rows = spool(self._space, schema, batches)
+        source = f"{table} in the log {log.info.log_id}"
+        own = {column: shown[column] for column in log.columns.names}
+        schema = pa.schema([field.with_name(own[field.name]) for field in log.columns])
+        rows = spool(self._space, schema, log.read(self._logs, table, schema))
         self._row_bytes = max(self._row_bytes, rows.nbytes // max(1, rows.num_rows))
-        self._duck.register(name, rows)
-        return RelationPart(quoted(name), own)
+        self._duck.register(source, rows)
+        return RelationPart(quoted(source), own)
 
     def _logs_of(self, name: TableName, only: int | None) -> dict[int, LogInfo]:
         found: dict[int, LogInfo] = {}
-        for info in listed(self._logs, self._log_folder, topic_of(name, 0)):
+        for info in listed(self._logs, self._settings.log_folder, topic_of(name, 0)):
             partition = table_of(info.topic)[1]
             if only not in (None, partition):
                 continue
@@ -353,23 +366,6 @@ def _connect(space: TemporarySpace, *, confined: bool) -> duckdb.DuckDBPyConnect
     duck = duckdb.connect(config={**PLAIN_CONFIG, **limits, "temp_directory": str(space.folder / "duckdb")})
     duck.execute("SET TimeZone = 'UTC'")
     return duck
-
-
-def _columns(info: LogInfo, table: Queryable | None) -> pa.Schema:
-    """Return a log's columns in the table's form, by the table's names."""
-    stored = pa.ipc.read_schema(pa.py_buffer(info.stored_schema))
-    if table is None:
-        return table_columns(stored)
-    if info.log_id in table.held.by_log:
-        table.columns.check(stored.names)
-    return table.columns.in_table_names(table_columns(stored))
-
-
-def _adds(info: LogInfo, columns: pa.Schema, table: Queryable | None) -> bool:
-    """Whether a log has rows or columns that the table lacks: without them DuckDB counts by file footers alone."""
-    if table is None or table.held.by_log.get(info.log_id, 0) < info.durable_end:
-        return True
-    return not set(columns.names) <= set(table.schema.names)
 
 
 def _places(table: Queryable, columns: Mapping[str, str]) -> PlaceColumns:

@@ -44,6 +44,7 @@ from frazil.log.repair.check import read_ends
 from frazil.log.repair.recovery import recover
 from frazil.log.repair.renumber_build import Renumbering, build_log
 from frazil.log.repair.renumbering import build_folder, decide, finish_renumbering, kept_folder, remove_unfinished
+from frazil.node.member.requirements import check_cluster
 from frazil.node.renumber.agreement import agreed_end, append_time_us
 from frazil.node.renumber.cursors import Lowered, cursors_above, lower_cursors
 from frazil.node.retention.moved import check_catalog
@@ -138,6 +139,7 @@ def renumber(
 
     An earlier call that a crash interrupted is completed first.
     """
+    check_cluster(settings, serves=False)
     name, disk = TopicName.parse(topic), disk or LocalDisk()
     try:
         disk.list(settings.log_folder)

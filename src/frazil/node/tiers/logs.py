@@ -6,13 +6,16 @@ import contextlib
 import json
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 import pyarrow.flight
 
-from frazil.client.connection import act_on, error_of, open_client
+from frazil.client.connection import act_on, error_of
+from frazil.client.opening import open_client
 from frazil.client.reading import ALIGNED
 from frazil.core.backoff import backoff
 from frazil.core.credentials import NO_CREDENTIALS, ClientCredentials, credentials_of
@@ -22,6 +25,7 @@ from frazil.core.errors import (
     CorruptLog,
     FrazilError,
     InvalidName,
+    InvalidSettings,
     OwnerUnreachable,
     PermissionDenied,
     Unauthenticated,
@@ -34,9 +38,13 @@ from frazil.core.tiers import ContiguousBatches, Extent, Gone
 from frazil.log.folder.identity import FolderMark
 from frazil.log.folder.layout import names_in, topic_folder
 from frazil.log.folder.ownership import served_by
-from frazil.log.info import LogInfo, from_json, logs_from_files
+from frazil.log.info import LogInfo, from_json, logs_from_files, objects_or_problem
 from frazil.log.read.ranges import holds, read_range
 from frazil.node.access.served import served_credentials
+from frazil.node.tiers.objects import TaskObjects, open_object_logs, task_objects
+
+if TYPE_CHECKING:
+    from frazil.objects.known import ObjectsOfLogs
 
 LIST_SECONDS_MAX = 60.0
 FETCH_SECONDS_MAX = 300.0
@@ -44,6 +52,8 @@ FETCHES_MAX = 6
 FETCH_AGAIN_SECONDS_MIN, FETCH_AGAIN_SECONDS_MAX = 0.2, 5.0
 
 
+LOADS_AT_ONCE = 8
+"""Logs whose objects are looked up at the same time."""
 LOOKS_MAX = 3
 """Attempts to find a topic in the list of logs: it may have been created or deleted between two looks."""
 
@@ -55,9 +65,13 @@ class LogView(Protocol):
         """Read exactly these rows, with `_offset`, in the topic's schema of the info."""
         ...
 
+    def read_objects(self, info: LogInfo, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+        """Read the rows from objects alone, which hold them."""
+        ...
+
 
 class FileView:
-    """The files of a folder that no process serves."""
+    """The files of a folder that no process serves, and the objects of its logs."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -65,29 +79,34 @@ class FileView:
 
     def logs(self) -> list[LogInfo]:
         found, self.problems = logs_from_files(LocalDisk(), self._settings.log_folder)
-        return found
+        with open_object_logs(self._settings) as objects, ThreadPoolExecutor(LOADS_AT_ONCE) as pool:
+            return found if objects is None else list(pool.map(lambda info: _with_objects(info, objects), found))
 
     def read(self, info: LogInfo, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-        stored = pa.ipc.read_schema(pa.py_buffer(info.stored_schema))
-        return read_range(LocalDisk(), info.log_id, info.files, wanted, stored)
+        return read_log(self._settings, None, info, wanted)
+
+    def read_objects(self, info: LogInfo, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+        return read_objects(self._settings, info, wanted)
 
 
 class OwnerView:
     """What the owner reports as durable; read from its files if they are accessible, else through the owner."""
 
-    def __init__(self, address: str, credentials: ClientCredentials = NO_CREDENTIALS) -> None:
+    def __init__(self, address: str, credentials: ClientCredentials, settings: Settings) -> None:
+        """`settings` have the store of the objects."""
         self._address = address
         self._credentials = credentials
+        self._settings = settings
         self._client = open_client(address, credentials)
 
     def logs(self) -> list[LogInfo]:
         return list_logs(self._client, self._address)
 
     def read(self, info: LogInfo, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-        stored = pa.ipc.read_schema(pa.py_buffer(info.stored_schema))
-        return read_anywhere(
-            self._address, str(info.topic), info.log_id, info.files, wanted, stored, info.folder, self._credentials
-        )
+        return read_log(self._settings, self._address, info, wanted, self._credentials)
+
+    def read_objects(self, info: LogInfo, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+        return read_objects(self._settings, info, wanted)
 
     def close(self) -> None:
         self._client.close()
@@ -101,16 +120,17 @@ class LogTier:
     def __init__(self, view: LogView, info: LogInfo) -> None:
         self._view = view
         self._info = info
+        self._first = info.held_from
 
     def may_hold(self, offset: int) -> bool:
-        return self._info.first_offset <= offset < self._info.durable_end
+        return self._first <= offset < self._info.durable_end
 
     def extent(self) -> Extent:
-        return Extent(self._info.first_offset, self._info.durable_end)
+        return Extent(self._first, self._info.durable_end)
 
     def find(self, time_us: int) -> int | None:
         """Search by bisection: each step reads one row."""
-        low, high = self._info.first_offset, self._info.durable_end
+        low, high = self._first, self._info.durable_end
         if low < high and self._time_us(low) >= time_us:
             return low
         while low < high:
@@ -142,6 +162,31 @@ def list_logs(client: pa.flight.FlightClient, address: str) -> list[LogInfo]:
     return [from_json(one) for one in listed]
 
 
+def read_log(
+    settings: Settings,
+    owner: str | None,
+    info: LogInfo,
+    wanted: OffsetRange,
+    credentials: ClientCredentials = NO_CREDENTIALS,
+) -> Iterator[pa.RecordBatch]:
+    """Read a range of a log as `read_anywhere` does. Without an owner, files are read where they are, or refused."""
+    stored = pa.ipc.read_schema(pa.py_buffer(info.stored_schema))
+    objects = task_objects(settings, info.objects, wanted)
+    if owner is None and (objects is None or info.first_offset <= wanted.start):
+        return read_range(LocalDisk(), info.log_id, info.files, wanted, stored)
+    return read_anywhere(
+        owner, str(info.topic), info.log_id, info.files, wanted, stored, info.folder, credentials, objects
+    )
+
+
+def read_objects(settings: Settings, info: LogInfo, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+    """Read a range from objects alone, which hold it."""
+    objects = task_objects(settings, info.objects, wanted)
+    if objects is None:
+        raise InvalidSettings(f"objects.enabled: {info.topic} has objects, and these settings do not name their store")
+    return objects.read(wanted, pa.ipc.read_schema(pa.py_buffer(info.stored_schema)))
+
+
 def read_anywhere(
     owner: str | None,
     topic: str,
@@ -151,15 +196,39 @@ def read_anywhere(
     stored: pa.Schema,
     folder: FolderMark | None = None,
     credentials: ClientCredentials = NO_CREDENTIALS,
+    objects: TaskObjects | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read a range from the files if they are accessible, else from the owner. A copy of its
+    """Read a range from the files if they are accessible, else from objects, else from the owner. A copy of its
     `folder` does not count."""
     is_copy = owner is not None and folder is not None and not folder.is_here()
-    if files and not is_copy and all(holds(LocalDisk(), base, path, log_id) for base, path in files):
-        return read_range(LocalDisk(), log_id, files, wanted, stored)
-    if owner is None:
-        raise FrazilError(f"{files[0][1] if files else 'no file'} is not accessible, and there is no owner to ask")
-    return fetch_range(owner, topic, log_id, wanted, credentials)
+    needed = files_of(files, wanted)
+    here = needed if not is_copy and all(holds(LocalDisk(), base, path, log_id) for base, path in needed) else []
+    at = wanted.start
+    while at < wanted.end:
+        part = OffsetRange(at, wanted.end)
+        if here and here[0][0] <= at:
+            yield from read_range(LocalDisk(), log_id, here, part, stored)
+            return
+        if here:
+            part = OffsetRange(at, here[0][0])
+        stored_part = None if objects is None else objects.first_part(part)
+        if stored_part is not None:
+            assert objects is not None
+            part = stored_part
+            yield from objects.read(part, stored)
+        elif owner is not None:
+            yield from fetch_range(owner, topic, log_id, part, credentials)
+        else:
+            raise FrazilError(
+                f"{needed[0][1] if needed else 'no file'} is not accessible, and there is no owner to ask"
+            )
+        at = part.end
+
+
+def files_of(files: Sequence[tuple[int, Path]], wanted: OffsetRange) -> list[tuple[int, Path]]:
+    """Return the segments that may hold rows of a range: others may be gone by now."""
+    first = max((at for at, (base, _) in enumerate(files) if base <= wanted.start), default=0)
+    return [(base, path) for base, path in files[first:] if base < wanted.end]
 
 
 def fetch_range(
@@ -209,6 +278,17 @@ def listed(view: LogView, folder: Path, base: TopicName) -> list[LogInfo]:
     raise CorruptLog(str(topic_folder(folder, left_out[0])), 0, why.removesuffix(SEE_CHECK))
 
 
+def _with_objects(info: LogInfo, objects: ObjectsOfLogs) -> LogInfo:
+    found, problem = objects_or_problem(lambda: objects.of(info.log_id).load().all())
+    if not info.is_in_objects:
+        return replace(info, objects=found, objects_problem=problem)
+    # The files may lack rows, or have some that do not count.
+    if problem is not None:
+        return replace(info, first_offset=info.durable_end, files=(), objects_problem=problem)
+    end = found[-1].end if found else info.first_offset
+    return replace(info, first_offset=end, durable_end=end, files=(), objects=found)
+
+
 @contextlib.contextmanager
 def open_view(
     settings: Settings, owner: str | None = None, credentials: ClientCredentials | None = None
@@ -222,7 +302,7 @@ def open_view(
         return
     if served is not None:
         credentials = served_credentials(settings, served)
-    view = OwnerView(address, credentials_of(settings.client) if credentials is None else credentials)
+    view = OwnerView(address, credentials_of(settings.client) if credentials is None else credentials, settings)
     try:
         yield view
     finally:

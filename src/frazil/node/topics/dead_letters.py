@@ -26,6 +26,7 @@ from frazil.broker.topics.replay import (
 )
 from frazil.core.names import TopicName
 from frazil.core.principal import ANONYMOUS, Principal
+from frazil.core.rows import Message
 from frazil.log.storage import Storage
 from frazil.node.publish.publishers import MessagePublisher
 
@@ -52,14 +53,16 @@ class DeadLetterTopics:
         broker: Callable[[], Broker],
         messages: Callable[[], MessagePublisher],
         may_publish: Callable[[TopicName], None],
+        transfer: Callable[[int], None],
         who: Principal = ANONYMOUS,
     ) -> None:
         """`broker` is asked when letters are published again: they can be read without one.
 
         `may_publish` raises if the caller may not publish to the topic that a letter names: any producer of the
-        dead-letter topic can name any topic.
+        dead-letter topic can name any topic. `transfer` counts the bytes of letters, and raises `QuotaExceeded`.
         """
         self._may_publish = may_publish
+        self._transfer = transfer
         self._who = who
         self._storage = storage
         self._broker = broker
@@ -67,13 +70,26 @@ class DeadLetterTopics:
 
     def read(self, topic: TopicName, after: int | None, limit: int, source: TopicName | None) -> LetterPage:
         """Read a page of letters, oldest first. Blocks."""
-        return read_dead_letters(self._storage, topic, after, limit, source)
+        self._transfer(0)  # a caller in debt makes the server read nothing
+        found = read_dead_letters(self._storage, topic, after, limit, source)
+        self._transfer(sum(map(size_bytes, found.letters)))
+        return found
 
     async def replay_one(self, topic: TopicName, offset: int, source: TopicName | None) -> None:
         broker, publish = self._broker(), partial(self._messages().publish, who=self._who)
-        await replay_one(broker, publish, self._storage, topic, offset, source, self._may_publish)
+        await replay_one(broker, publish, self._storage, topic, offset, source, self._admit)
 
     async def replay_all(self, topic: TopicName, after: int | None, limit: int, source: TopicName | None) -> Replayed:
         """At least once: the letters stay."""
         broker, publish = self._broker(), partial(self._messages().publish, who=self._who)
-        return await replay_all(broker, publish, self._storage, topic, after, limit, source, self._may_publish)
+        return await replay_all(broker, publish, self._storage, topic, after, limit, source, self._admit)
+
+    def _admit(self, topic: TopicName, letter: Message) -> None:
+        self._may_publish(topic)
+        self._transfer(size_bytes(letter))
+
+
+def size_bytes(letter: Message) -> int:
+    """The size of a letter without its envelope, as quotas count it."""
+    attributes = sum(len(name.encode()) + len((value or "").encode()) for name, value in letter.attributes.items())
+    return len(letter.payload) + len(letter.key or b"") + attributes

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from frazil.core.clock import SystemClock
+from frazil.core.coverage import merged
 from frazil.core.disk import LocalDisk
 from frazil.core.disk.json_file import read_json
 from frazil.core.errors import CorruptLog
@@ -25,6 +26,7 @@ from frazil.log.retention.dropped import dropped_ranges
 from frazil.log.stats import LogSide, Tiers, log_tier, readable
 from frazil.log.summary import LogSummary, summed
 from frazil.node.movers.table_progress import status_path
+from frazil.node.objects.figures import side_from_manifests
 from frazil.node.tiers.table_figures import TableQuestion, reported_ranges, table_side
 
 
@@ -58,8 +60,11 @@ def _described(settings: Settings, name: TopicName) -> dict[str, Any]:
         lambda offset: _append_time_us(settings, name, one, offset),
     )
     side = table_side(asked, clock)
-    tiers = Tiers(log_tier(log.first, log.end, one.bytes, clock.now_us()), None if side is None else side.tier)
-    shown = readable(log.first, log.end, () if side is None else side.held)
+    objects = side_from_manifests(settings, one.log_id, log, clock, asked.append_time_us)
+    own = log_tier(log.first, log.end, one.bytes, clock.now_us())
+    tiers = Tiers(own, None if side is None else side.tier, None if objects is None else objects.tier)
+    uploaded = [] if objects is None else [each.range for each in objects.held if each.range is not None]
+    shown = readable(log.first, log.end, merged([*(() if side is None else side.held), *uploaded]))
     return {**one.as_dict(), **asdict(shown), "tiers": asdict(tiers)}
 
 

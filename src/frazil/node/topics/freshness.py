@@ -16,6 +16,7 @@ from frazil.core.clock import Clock
 from frazil.core.errors import CorruptLog, FrazilError, OffsetOutOfRange
 from frazil.core.rows import APPEND_TIME
 from frazil.core.settings.topics import TopicRules
+from frazil.core.stored_objects import held_from
 from frazil.log.read.segment_reader import SegmentReader
 from frazil.log.storage import Storage
 from frazil.log.topic_log import TopicLog
@@ -72,7 +73,7 @@ class Freshness:
 
     def _of(self, log: TopicLog, rules: TopicRules, report: Mapping[str, Any] | None) -> TopicFreshness:
         durable_end = log.durable_end
-        start = max(table_end(report, log), log.first_offset)
+        start = max(table_end(report, log), _first(log))
         if start >= durable_end:
             return TopicFreshness(str(log.name), 0, 0, rules.freshness_objective_ms)
         age_ms = max(0, self._clock.now_us() - self._since_us(log, start)) // 1_000
@@ -89,6 +90,12 @@ class Freshness:
             time_us = self._clock.now_us() if known is None else known[1]
         self._oldest[log.log_id] = (offset, time_us)
         return time_us
+
+
+def _first(log: TopicLog) -> int:
+    """Return where the rows of files and known objects begin."""
+    first, figures = log.first_offset, log.colder.figures
+    return first if figures is None else held_from(first, figures.side(log, ask=False).held)
 
 
 def append_time_us(log: TopicLog, offset: int) -> int:

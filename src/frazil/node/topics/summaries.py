@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from frazil.broker.topics.known import KnownTopics
+from frazil.core.coverage import merged
 from frazil.core.disk import LocalDisk
 from frazil.core.errors import CorruptLog, TopicNotFound
 from frazil.core.names import TopicName
@@ -14,7 +15,7 @@ from frazil.core.partitions import partitions_of, topic_or_partitions
 from frazil.log.repair.check import read_ends
 from frazil.log.repair.survey import summarize
 from frazil.log.retention.dropped import dropped_ranges
-from frazil.log.stats import LogSide, TopicStats, readable, topic_stats
+from frazil.log.stats import LogSide, TopicStats, known_in_objects, readable, topic_stats
 from frazil.log.storage import Storage
 from frazil.log.summary import LogSummary, summed, total
 from frazil.node.movers.table_progress import MoverStatus
@@ -79,7 +80,7 @@ class TopicSummaries:
             "subscriptions": None if self._known is None else 0 if mine is None else len(mine.subscriptions),
         }
         if mine is not None and not mine.reliable:
-            nothing = LogSummary(str(name), None, False, None, 0, None, 0, 0, None, None, None, None)
+            nothing = LogSummary(str(name), None, False, None, 0, None, 0, 0, None, None, None, None, None)
             return {**nothing.as_dict(), **used}
         try:
             log, record = self._storage.topic(str(name), create=False).log, self._storage.record(str(name))
@@ -91,12 +92,13 @@ class TopicSummaries:
         stats = topic_stats(log, ask_table=ask_table)
         summary = LogSummary(
             stats.topic, stats.log_id, stats.typed, stats.messages, stats.first_offset, stats.end, stats.segments,
-            stats.bytes, record.created_us, record.schema, record.retention, stats.failed,
+            stats.bytes, record.created_us, record.schema, record.retention, record.ack.value,
+            stats.failed,
         )  # fmt: skip
         if ask_table:
             return {**summary.as_dict(), **_figures(stats), **used}
         side = LogSide(stats.first_offset, stats.end, dropped_ranges(log.removal.dropped))
-        held = reported_ranges(report, stats.topic, stats.log_id, side)
+        held = merged([*reported_ranges(report, stats.topic, stats.log_id, side), *known_in_objects(log)])
         return {**summary.as_dict(), **asdict(readable(side.first, side.end, held)), **used}
 
     def _sums(self, name: TopicName) -> dict[str, Any] | None:

@@ -13,14 +13,15 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, null
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from frazil.broker.topics.deleting import delete_with_records
-from frazil.broker.topics.making import create_logs
-from frazil.core.errors import BrokerOff, InvalidInput, TopicExists, TryLater
+from frazil.broker.topics.making import create_logs, created_elsewhere
+from frazil.core.errors import BrokerOff, FrazilError, InvalidInput, TopicExists, TopicNotFound, TryLater
 from frazil.core.names import TopicName
 from frazil.core.partitions import partition_names
 from frazil.core.principal import LOCAL, Principal
 from frazil.core.settings import RetentionSettings
 from frazil.log.storage import Storage
 from frazil.log.topic import Topic
+from frazil.log.write.acks import ack_of_new_topic
 from frazil.node.movers.table_progress import MoverStatus, status_of
 from frazil.node.threads import Threads
 from frazil.node.topics.summaries import TopicSummaries
@@ -103,6 +104,11 @@ class Topics:
         claims = self._claims_of()
         return nullcontext() if claims is None else claims.creating_on_loop(by, [name])
 
+    def instead_of(self, error: FrazilError, by: Principal, name: TopicName) -> FrazilError:
+        """Return the error of a creation as the caller gets it: without a word of topics that it may not describe."""
+        claims = self._claims_of()
+        return error if claims is None else claims.instead_of(error, by, [name]) or error
+
     def open(self, name: str, *, schema: pa.Schema | None = None, create: bool = True, by: Principal = LOCAL) -> Topic:
         """Open a topic, which is created if it does not exist. With `schema` it is a typed topic of these columns.
 
@@ -119,7 +125,13 @@ class Topics:
                     create_logs(self._storage, parsed, 0, None, schema=schema)
                 else:
                     broker.identities.make(parsed, 0, schema)
-        return self._storage.topic(name, schema=schema, create=False)
+                    _ask(broker, broker.until_served([parsed]))
+        try:
+            return self._storage.topic(name, schema=schema, create=False)
+        except TopicNotFound:
+            if broker is None or not broker.identities.is_elsewhere(parsed):
+                raise
+            raise created_elsewhere(parsed) from None
 
     def create(
         self,
@@ -129,6 +141,7 @@ class Topics:
         schema: pa.Schema | None = None,
         reliable: bool = True,
         retention: RetentionSettings | None = None,
+        ack: str | None = None,
         also: Mapping[str, Stored] | None = None,
         introduce: bool = True,
         by: Principal = LOCAL,
@@ -137,7 +150,7 @@ class Topics:
 
         `by` is the principal that they are charged to, each as one topic; raises `QuotaExceeded`. With `introduce` the
         broker adds a message topic at once, otherwise on the first request of a client. `also` are records that are
-        stored atomically with it.
+        stored atomically with it. `ack` is the ack level, by default that of the settings.
         """
         names = [name] if partitions is None else partition_names(name, partitions)
         if schema is not None and (partitions is not None or not reliable):
@@ -145,6 +158,9 @@ class Topics:
             raise InvalidInput(f"{field}: a typed topic has no partitions and is reliable", field=field)
         if not reliable and retention is not None:
             raise InvalidInput("retention: a non-reliable topic keeps nothing", field="retention")
+        if not reliable and ack is not None:
+            raise InvalidInput("ack: a non-reliable topic stores nothing", field="ack")
+        ack_of_new_topic(self._storage.settings, ack)
         broker = self._broker_of()
         if broker is None and not reliable:
             raise BrokerOff
@@ -152,12 +168,15 @@ class Topics:
             if broker is not None and schema is None and introduce:
                 return _ask(
                     broker,
-                    broker.create_topics(name, partitions or 0, reliable=reliable, retention=retention, also=also),
+                    broker.create_topics(
+                        name, partitions or 0, reliable=reliable, retention=retention, also=also, ack=ack
+                    ),
                 )
             if broker is None:
-                create_logs(self._storage, name, partitions or 0, retention, schema=schema)
+                create_logs(self._storage, name, partitions or 0, retention, schema=schema, ack=ack)
             else:
-                broker.identities.make(name, partitions or 0, schema, retention)
+                broker.identities.make(name, partitions or 0, schema, retention, ack)
+                _ask(broker, broker.until_served(names))
         return names
 
     def _claimed(self, by: Principal, names: Sequence[TopicName]) -> AbstractContextManager[None]:

@@ -50,7 +50,7 @@ def prove(settings: Settings, topic: str | None, begin: Begin) -> list[TopicProo
 def _proof(logs: LogView, info: LogInfo, history: TableHistory | None, advance: Advance) -> TopicProof | Exception:
     """An error of one topic must not leave the others unverified."""
     try:
-        return verify(_asker(logs, info), logs.read, history, advance)
+        return verify(_asker(logs, info), logs.read, history, advance, logs.read_objects)
     except (FrazilError, OSError, pa.ArrowException) as error:
         return error
 
@@ -71,13 +71,14 @@ def _as_proof(info: LogInfo, found: TopicProof | Exception) -> TopicProof:
 
 
 def _rows(info: LogInfo, history: TableHistory | None) -> int:
-    """The rows of a walk: those of the table twice, for offsets and content, then those of the log."""
+    """The rows of a walk: those of the table twice, for offsets and content, then those of the log and the objects."""
     try:
         found = None if history is None else history.look()
     except (TableRefused, LakeUnavailable):
         found = None  # the walk reports that
     table_end = 0 if found is None else found[1]
-    return 2 * table_end + max(0, info.durable_end - max(info.first_offset, table_end))
+    in_objects = sum(one.end - one.first for one in info.objects)
+    return 2 * table_end + max(0, info.durable_end - max(info.held_from, table_end)) + in_objects
 
 
 def _wanted(settings: Settings, logs: LogView, topic: str | None) -> tuple[list[LogInfo], list[TopicProof]]:

@@ -1,10 +1,11 @@
 """Prove that every acknowledged offset is in exactly one place that readers use, or list what is wrong.
 
 The table must hold every offset up to its token once, with the content that the commits recorded; the log must hold the
-rest. Rows in both must be equal. Everything is read: statistics cannot prove themselves.
+rest, in its files or its objects. Rows in two of them must be equal. Everything is read, every object too: statistics
+cannot prove themselves.
 
 The walk records every range that it has read or whose removal was recorded. Finally each offset from 0 to the durable
-end must be in one of them: any range that a step skipped, for whatever reason, is then a problem.
+end must be in one of them: any range that a step skipped is then a problem.
 """
 
 from __future__ import annotations
@@ -32,10 +33,14 @@ from frazil.lake.read.audit import (
     table_rows_of,
     whole_parts,
 )
+from frazil.lake.read.derived_tables import DerivedTables, is_derived, snapshot_of
 from frazil.lake.read.history import TableHistory
 from frazil.lake.tables.token import gaps
 from frazil.log.folder.former import FormerLog
 from frazil.log.info import LogInfo
+from frazil.node.verify.telemetry import TelemetryCheck
+from frazil.telemetry.schemas import tables_of
+from frazil.telemetry.signals import signal_of
 
 ATTEMPTS_MAX = 3
 
@@ -48,9 +53,9 @@ class TopicProof:
     """The result for one topic. `checksums` counts those that were recorded and checked.
 
     `checked` counts the rows of the table whose content was proven, by a checksum or by the log: it is a proof only if
-    these are all. `in_log` counts rows that only the log has. `dropped` was removed by a recorded retention.
-    `transformed` are offsets of which only a statement's result is left: their content cannot be proven. `renumbered`
-    are former logs, whose rows became rows of this one.
+    these are all. `in_log` counts rows that only the log has, in files or objects; `in_objects` all rows that were read
+    from objects. `dropped` was removed by a recorded retention. `transformed` are offsets of which only a statement's
+    result is left: their content cannot be proven. `renumbered` are former logs, whose rows became rows of this one.
     """
 
     topic: str
@@ -58,6 +63,7 @@ class TopicProof:
     end: int = 0
     in_table: int = 0
     in_log: int = 0
+    in_objects: int = 0
     transformed: int = 0
     checksums: int = 0
     checked: int = 0
@@ -65,6 +71,10 @@ class TopicProof:
     gaps: list[OffsetRange] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     renumbered: tuple[FormerLog, ...] = ()
+    tables: dict[str, int] = field(default_factory=dict)
+    """Of a topic of telemetry: the rows of each of its tables."""
+    redecoded: int = 0
+    """How many requests were decoded again, and compared with the tables."""
 
     @property
     def proven(self) -> bool:
@@ -78,6 +88,7 @@ class TopicProof:
             "end": self.end,
             "in_table": self.in_table,
             "in_log": self.in_log,
+            "in_objects": self.in_objects,
             "transformed": self.transformed,
             "checksums": self.checksums,
             "checked": self.checked,
@@ -85,6 +96,8 @@ class TopicProof:
             "dropped": [[one.start, one.end] for one in self.dropped],
             "accepted_gaps": [[gap.start, gap.end] for gap in self.gaps],
             "renumbered": [one.as_content() for one in self.renumbered],
+            "tables": self.tables,
+            "redecoded": self.redecoded,
             "problems": [problem.as_dict() for problem in self.problems],
         }
 
@@ -95,14 +108,23 @@ def unreadable(topic: str, end: int, why: str) -> TopicProof:
     return TopicProof(topic, "", end, problems=[Problem("unreadable", whole, why)])
 
 
-def verify(ask: AskLog, read: ReadLog, history: TableHistory | None, on_rows: OnRows) -> TopicProof:
-    """Walk one topic. Rows may move from log to table meanwhile: then what was missed is walked again."""
+def verify(
+    ask: AskLog,
+    read: ReadLog,
+    history: TableHistory | None,
+    on_rows: OnRows,
+    read_objects: ReadLog | None = None,
+) -> TopicProof:
+    """Walk one topic. Rows may move from log to table meanwhile: then what was missed is walked again.
+
+    `read_objects` reads a range from objects alone; None if the object tier is off.
+    """
     for _ in range(ATTEMPTS_MAX - 1):
         try:
-            return _Walk(ask, read, history, on_rows).walk()
+            return _Walk(ask, read, history, on_rows, read_objects).walk()
         except _RemovedMeanwhile:
             continue
-    walk = _Walk(ask, read, history, on_rows)
+    walk = _Walk(ask, read, history, on_rows, read_objects)
     try:
         return walk.walk()
     except _RemovedMeanwhile as removed:
@@ -118,9 +140,17 @@ class _Walk:
     """The log is asked before the table is loaded and again afterwards: so a row that moves meanwhile is in neither of
     the two only if it is lost."""
 
-    def __init__(self, ask: AskLog, read: ReadLog, history: TableHistory | None, on_rows: OnRows) -> None:
+    def __init__(
+        self,
+        ask: AskLog,
+        read: ReadLog,
+        history: TableHistory | None,
+        on_rows: OnRows,
+        read_objects: ReadLog | None,
+    ) -> None:
         self._ask = ask
         self._read = read
+        self._read_objects = read_objects
         self._history = history
         self._on_rows = on_rows
         self.before = ask()
@@ -142,12 +172,14 @@ class _Walk:
             proof.problems.append(Problem("lost", lost, why))
         for rest in self._only_in_log(table_end):
             self._walk_log(rest)
+        self._walk_objects()
+        self._walk_telemetry()
         self._account()
         return proof
 
     def _only_in_log(self, table_end: int) -> list[OffsetRange]:
         """Return what readers read from the log: offsets after the table, and accepted gaps of the table."""
-        first, end = self.before.first_offset, self.before.durable_end
+        first, end = self.before.held_from, self.before.durable_end
         if first >= end:
             return []
         in_table = without(OffsetRange(0, table_end), self._proof.gaps) if table_end else []
@@ -155,7 +187,7 @@ class _Walk:
 
     def _account(self) -> None:
         """Every offset not covered so far must be in the log's record of removals, or it is a problem."""
-        proof, first = self._proof, self.before.first_offset
+        proof, first = self._proof, self.before.held_from
         known = [*self._covered, *proof.gaps, *(problem.range for problem in proof.problems)]
         statement_end = self._statement_end()
         if statement_end and first:
@@ -269,14 +301,14 @@ class _Walk:
         """Rows in both log and table must be equal: readers use the log's."""
         first = rows.column(0)[0].as_py()
         both = OffsetRange(first, first + rows.num_rows)
-        start, end = max(both.start, self.before.first_offset), min(both.end, self.before.durable_end)
+        start, end = max(both.start, self.before.held_from), min(both.end, self.before.durable_end)
         if start >= end:
             return
         mine = rows.slice(start - first, end - start)
         try:
             theirs = joined(list(self._read(self.before, OffsetRange(start, end))))
         except (CorruptLog, OSError) as error:
-            if self._ask().first_offset < end:
+            if self._ask().held_from < end:
                 self._cannot_read(OffsetRange(start, end), error)
             return  # otherwise it was removed meanwhile, and the table has it
         if _crc(mine) != _crc(theirs):
@@ -284,6 +316,36 @@ class _Walk:
             self._proof.problems.append(Problem("changed", changed, "the table has other content than the log"))
         else:
             self._compared = merged([*self._compared, OffsetRange(start, end)])
+
+    def _walk_telemetry(self) -> None:
+        """Check the tables of a topic of telemetry, which hold rows of its requests instead of the requests."""
+        signal = signal_of(self.before.topic, self._stored)
+        if signal is None or self._history is None or self._not_read is not None:
+            return
+        tables = self._history.derived([name for name in tables_of(signal) if name != self._history.name.table])
+        if tables.own is None or not is_derived(tables.own):
+            return
+        first, end = self.before.held_from, self._ask().durable_end
+        in_log = OffsetRange(first, end) if first < end else None
+        check = TelemetryCheck(signal, tables, lambda part: self._read(self._ask(), part), self._on_rows)
+        try:
+            found = check.run(in_log)
+        except (CorruptLog, OSError, ValueError, KeyError, pa.ArrowException) as error:
+            if self._ask().held_from > first or self._is_changed(tables):
+                raise _RemovedMeanwhile(str(error)) from error
+            whole = OffsetRange(0, max(1, self.before.durable_end))
+            self._proof.problems.append(Problem("unreadable", whole, f"the tables cannot be checked: {error}"))
+            return
+        self._proof.tables, self._proof.redecoded = found.rows, found.redecoded
+        self._proof.problems += found.problems
+
+    def _is_changed(self, tables: DerivedTables) -> bool:
+        """Whether a table was changed since it was loaded: its files may be gone after a compaction."""
+        assert self._history is not None
+        now = self._history.derived(list(tables.others))
+        return [snapshot_of(one) for one in (tables.own, *tables.others.values())] != [
+            snapshot_of(one) for one in (now.own, *now.others.values())
+        ]
 
     # --- the log
 
@@ -295,12 +357,52 @@ class _Walk:
                 at += rows.num_rows
                 self._on_rows(rows.num_rows)
         except (CorruptLog, OSError) as error:
-            if self._ask().first_offset > at:
+            if self._ask().held_from > at:
                 raise _RemovedMeanwhile(_why(error)) from error
             self._cannot_read(OffsetRange(at, rest.end), error)
         self._proof.in_log += at - rest.start
         if at > rest.start:
             self._covered.append(OffsetRange(rest.start, at))
+
+    # --- the objects
+
+    def _walk_objects(self) -> None:
+        """Read every object completely. Where the files have its rows too, they must be equal."""
+        if self.before.objects_problem is not None:
+            whole = OffsetRange(0, max(1, self.before.durable_end))
+            self._proof.problems.append(Problem("unreadable", whole, f"objects: {self.before.objects_problem}"))
+        for one in self.before.objects if self._read_objects is not None else ():
+            if one.range is not None:
+                self._walk_object(one.range)
+
+    def _walk_object(self, held: OffsetRange) -> None:
+        assert self._read_objects is not None
+        try:
+            for rows in self._read_objects(self.before, held):
+                self._on_rows(rows.num_rows)
+                self._compare_with_files(rows)
+                self._proof.in_objects += rows.num_rows
+        except (CorruptLog, OSError) as error:
+            now = self._ask()
+            if now.objects and now.objects[0].first > held.start:
+                return  # retention has removed it meanwhile
+            why, problems = _why(error), self._proof.problems
+            if not any(why in problem.detail for problem in problems):  # otherwise the walk of the log has met it
+                problems.append(Problem("unreadable", held, f"the objects cannot be read: {why}"))
+
+    def _compare_with_files(self, rows: pa.RecordBatch) -> None:
+        first = rows.column(0)[0].as_py()
+        start, end = max(first, self.before.first_offset), min(first + rows.num_rows, self.before.durable_end)
+        if start >= end:
+            return
+        mine = rows.slice(start - first, end - start)
+        try:
+            theirs = joined(list(self._read(self.before, OffsetRange(start, end))))
+        except (CorruptLog, OSError):
+            return  # the walk of the log reports it, or the files were removed meanwhile
+        if _crc(mine) != _crc(theirs):
+            changed = _difference(mine, theirs, start)
+            self._proof.problems.append(Problem("changed", changed, "the objects have other content than the log"))
 
     def _cannot_read(self, wanted: OffsetRange, error: CorruptLog | OSError) -> None:
         """Record an unreadable part of the log; consecutive parts are one problem."""

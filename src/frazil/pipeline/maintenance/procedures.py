@@ -101,6 +101,8 @@ class Maintenance:
         rules = self._settings.maintenance
         order = self._inspector.order(name)
         how = f", strategy => 'sort', sort_order => '{order}'" if order else ""
+        if self._inspector.is_sorted(name):
+            how = ", strategy => 'sort'"  # as the table's own order says
         options = f"'target-file-size-bytes', '{rules.target_file_bytes}', 'min-input-files', '{rules.files_min}'"
         files = self._call(name, "rewrite_data_files", f"{how}, options => map({options})")[0]
         return Compacted(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from frazil.lake.commit.commit import Moved
 from frazil.lake.files.checksum import joined, value
@@ -21,8 +21,13 @@ def whole_part(pieces: Sequence[RangeOutput]) -> tuple[list[RangeOutput], list[R
     return ordered, [], None
 
 
-def moves_of(outputs: Sequence[RangeOutput], partition: int) -> dict[TableName, Moved]:
-    """Join the pieces of one log to one move for each table: they are contiguous parts of one range."""
+def moves_of(
+    outputs: Sequence[RangeOutput], partition: int, tokens: Mapping[TableName, int] | None = None
+) -> dict[TableName, Moved]:
+    """Join the pieces of one log to one move for each table: they are contiguous parts of one range.
+
+    `tokens` are those of derived tables: their moves start there, not where the range does.
+    """
     ordered = sorted(outputs, key=lambda output: output.range.start)
     for left, right in itertools.pairwise(ordered):
         assert left.range.end == right.range.start
@@ -36,7 +41,7 @@ def moves_of(outputs: Sequence[RangeOutput], partition: int) -> dict[TableName, 
         assert len(parts) == len(ordered)
         found[table] = Moved(
             ordered[0].log_id,
-            ordered[0].range.start,
+            (tokens or {}).get(table, ordered[0].range.start),
             ordered[-1].range.end,
             tuple(file for part in parts for file in part.files),
             sum(part.rows for part in parts),

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 
 from frazil.core.credentials import NO_CREDENTIALS, ClientCredentials
+from frazil.core.errors import FrazilError
 from frazil.core.offsets import OffsetRange
+from frazil.core.settings import Settings
 from frazil.core.settings.topics import TopicRules
-from frazil.lake.tables.schema import TableName, table_of
+from frazil.lake.tables.schema import TableLayout, TableName, table_of
 from frazil.log.info import LogInfo
 from frazil.node.movers.tick_report import TopicReport
+from frazil.node.tiers.logs import files_of
+from frazil.node.tiers.objects import task_objects
 from frazil.pipeline.move.outputs import Derived
 from frazil.pipeline.move.tasks import LogRange
 from frazil.pipeline.transform.statement import Statement
@@ -26,6 +29,10 @@ class MovedTopic:
     info: LogInfo
     rules: TopicRules
     derived: Derived | None = None
+    group: str = ""
+    """Whose topic it is: topics of one group share the time of the mover with other groups."""
+    error: FrazilError | None = None
+    """Why it cannot be moved now."""
 
     @property
     def name(self) -> str:
@@ -41,8 +48,20 @@ class MovedTopic:
         return table_of(self.info.topic)[1]
 
     @property
-    def derived_tables(self) -> Mapping[TableName, pa.Schema]:
-        return {} if self.derived is None else self.derived.tables
+    def own_layout(self) -> TableLayout | None:
+        """The layout of the topic's own table if it holds derived rows; None if it holds the topic's."""
+        return None if self.derived is None else self.derived.tables.get(self.table)
+
+    def is_result(self, table: TableName) -> bool:
+        """Whether the table gets derived rows instead of the topic's."""
+        return table != self.table or self.own_layout is not None
+
+    @property
+    def derived_tables(self) -> Mapping[TableName, TableLayout]:
+        """The tables beside its own."""
+        if self.derived is None:
+            return {}
+        return {table: layout for table, layout in self.derived.tables.items() if table != self.table}
 
     @property
     def tables(self) -> tuple[TableName, ...]:
@@ -60,21 +79,14 @@ class MovedTopic:
         return TopicReport(self.name, self.info.log_id, str(self.table), self.info.durable_end, table_end, 0.0)
 
     def log_range(
-        self, wanted: OffsetRange, owner: str | None, credentials: ClientCredentials = NO_CREDENTIALS
+        self,
+        settings: Settings,
+        wanted: OffsetRange,
+        owner: str | None,
+        credentials: ClientCredentials = NO_CREDENTIALS,
     ) -> LogRange:
         """Return what a task needs to read a range; `owner` is the address for remote rows."""
         info = self.info
-        files = tuple(_files_of(info, wanted))
-        return LogRange(
-            self.name, info.log_id, self.partition, wanted, files, info.stored_schema, owner, info.folder, credentials
-        )
-
-
-def _files_of(info: LogInfo, wanted: OffsetRange) -> list[tuple[int, Path]]:
-    """Return the segments that overlap a range."""
-    found = []
-    for index, (base, path) in enumerate(info.files):
-        end = info.files[index + 1][0] if index + 1 < len(info.files) else wanted.end
-        if base < wanted.end and end > wanted.start:
-            found.append((base, path))
-    return found
+        files, objects = tuple(files_of(info.files, wanted)), task_objects(settings, info.objects, wanted)
+        place = (self.name, info.log_id, self.partition, wanted, files, info.stored_schema)
+        return LogRange(*place, owner, info.folder, credentials, objects)

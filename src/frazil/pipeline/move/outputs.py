@@ -3,11 +3,14 @@
 Each table has its own token for the log. The topic's own table is committed last, and only after the derived tables
 have the range. So its token is never ahead of theirs: it is enough to ask the own table, as retention does. After a
 crash between two commits, tables that are behind get the range alone, before anything new is moved.
+
+A derived table that gets no rows of a range is not committed. So its end is its token's or that of the topic's own
+table, whichever is later, and its next move starts at its token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,25 +18,25 @@ import pyarrow as pa
 
 from frazil.core.offsets import OffsetRange
 from frazil.lake.files.writer import DataFile, TableFiles
-from frazil.lake.tables.schema import TableName
-from frazil.log.info import LogInfo
+from frazil.lake.tables.schema import TableLayout, TableName
 
 
 class Derived(Protocol):
-    """Derives rows for further tables from a topic's rows. Tasks get it pickled."""
+    """Derives rows of tables from a topic's rows. Tasks get it pickled."""
 
     @property
-    def tables(self) -> Mapping[TableName, pa.Schema]:
-        """Return the tables and their columns."""
+    def tables(self) -> Mapping[TableName, TableLayout]:
+        """Return the tables. If the topic's own is among them, it holds derived rows instead of the topic's."""
         ...
 
-    def rows(self, rows: pa.RecordBatch, partition: int) -> Mapping[TableName, pa.RecordBatch]:
-        """Return the rows of each table, derived from rows in the form of the log, with their offsets."""
+    @property
+    def errors(self) -> TableName | None:
+        """Return the table of rows from which nothing could be derived; None if there is no such table."""
         ...
 
-
-DerivedOf = Callable[[LogInfo], Derived | None]
-"""Returns the derived tables of a topic; None if it has only its own table."""
+    def parts(self, rows: pa.RecordBatch, partition: int) -> Iterator[Mapping[TableName, pa.RecordBatch]]:
+        """Yield the rows of each table, derived from rows in the form of the log, with their offsets."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,8 @@ class Target:
 
     table: TableName
     files: TableFiles
-    is_derived: bool = False
+    is_result: bool = False
+    """Whether it gets derived rows, or those of a statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,16 @@ class Written:
     rows: int
     is_result: bool = False
     """Whether the rows differ from those of the log: the result of a statement, or derived."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableEnd:
+    """How far a table has a log."""
+
+    token: int
+    """Where its next move starts."""
+    end: int
+    """Up to where it has all rows: that is later for a derived table that got none for a while."""
 
 
 def next_range(ends: Mapping[TableName, int], log_end: int) -> tuple[OffsetRange, tuple[TableName, ...]] | None:

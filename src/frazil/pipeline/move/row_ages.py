@@ -16,8 +16,10 @@ from frazil.core.credentials import ClientCredentials
 from frazil.core.errors import FrazilError
 from frazil.core.offsets import OffsetRange
 from frazil.core.rows import APPEND_TIME
+from frazil.core.settings import Settings
 from frazil.log.info import LogInfo
 from frazil.node.tiers.logs import read_anywhere
+from frazil.node.tiers.objects import task_objects
 
 LISTINGS_MAX = 64
 
@@ -60,8 +62,8 @@ class RowAges:
         return known[1]
 
 
-def append_time_reader(owner: Callable[[], tuple[str | None, ClientCredentials]]) -> AppendTime:
-    """Read one row, from the files if they are accessible, else from the owner at that address.
+def append_time_reader(settings: Settings, owner: Callable[[], tuple[str | None, ClientCredentials]]) -> AppendTime:
+    """Read one row, from the files if they are accessible, else from objects, else from the owner at that address.
 
     Returns None if it is not available.
     """
@@ -69,11 +71,11 @@ def append_time_reader(owner: Callable[[], tuple[str | None, ClientCredentials]]
     def read(info: LogInfo, offset: int) -> int | None:
         stored = pa.ipc.read_schema(pa.py_buffer(info.stored_schema))
         one = OffsetRange(offset, offset + 1)
+        objects = task_objects(settings, info.objects, one)
         try:
             address, credentials = owner()
-            rows = next(
-                read_anywhere(address, str(info.topic), info.log_id, info.files, one, stored, info.folder, credentials)
-            )
+            place = (address, str(info.topic), info.log_id, info.files, one, stored, info.folder)
+            rows = next(read_anywhere(*place, credentials, objects))
         except (FrazilError, pa.ArrowException, OSError, StopIteration):
             return None
         return int(rows.column(APPEND_TIME.name).cast(pa.int64())[0].as_py())

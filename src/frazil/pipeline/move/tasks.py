@@ -20,17 +20,18 @@ from frazil.core.rows.storable import check_values
 from frazil.lake.catalogs.error_text import reason
 from frazil.lake.files.checksum import RowsChecksum, Streams
 from frazil.lake.files.widening import widened_rows
-from frazil.lake.files.writer import DataFileWriter
+from frazil.lake.files.writer import WriterGroup
 from frazil.lake.tables.last_row import last_row
-from frazil.lake.tables.schema import table_rows
+from frazil.lake.tables.schema import TableName, table_rows
 from frazil.log.folder.identity import FolderMark
 from frazil.node.tiers.logs import read_anywhere
+from frazil.node.tiers.objects import TaskObjects
 from frazil.pipeline.move.outputs import Derived, Target, Written
 
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """Everything a task needs to read one range: it asks only the log's owner."""
+    """Everything a task needs to read one range: it asks only the log's owner, or the store of its objects."""
 
     topic: str
     log_id: str
@@ -42,13 +43,15 @@ class LogRange:
     folder: FolderMark | None = None
     credentials: ClientCredentials = NO_CREDENTIALS
     """For the owner. They travel in the task, which Spark neither logs nor shows."""
+    objects: TaskObjects | None = None
+    """The objects with rows of the range, and the credentials of their store, which travel likewise."""
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """Return the rows as stored, with their offsets: from the files if accessible, else from the owner."""
+        """Return the rows as stored, with their offsets: from the files if accessible, else from objects, else from the
+        owner."""
         stored = pa.ipc.read_schema(pa.py_buffer(self.stored_schema))
-        return read_anywhere(
-            self.owner, self.topic, self.log_id, self.files, self.range, stored, self.folder, self.credentials
-        )
+        place = (self.owner, self.topic, self.log_id, self.files, self.range, stored, self.folder)
+        return read_anywhere(*place, self.credentials, self.objects)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,10 @@ class RangeInput:
     source: LogRange
     targets: tuple[Target, ...]
     flush_bytes: int
+    """How many bytes of rows the writers of all targets gather together."""
     derived: Derived | None = None
+    uncreated: tuple[TableName, ...] = ()
+    """Tables that are created once there are rows for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,8 @@ class RangeOutput:
     error: str | None = None
     last: str = ""
     """The last row of the range in the log, see `frazil.lake.tables.last_row`."""
+    missing: tuple[TableName, ...] = ()
+    """Tables that there are rows for, and that are to be created before the range can be moved."""
 
 
 def move_range(work: RangeInput) -> RangeOutput:
@@ -93,27 +101,40 @@ def failed_range(work: RangeInput, error: Exception) -> RangeOutput:
 
 
 def _move(work: RangeInput) -> RangeOutput:
-    source, checksum = work.source, RowsChecksum(work.source.range.start)
-    bytes_max = work.flush_bytes // len(work.targets)  # all writers together gather what one may
-    writers = [(target, DataFileWriter(target.files, bytes_max)) for target in work.targets]
-    derived = work.derived if any(target.is_derived for target in work.targets) else None
+    source = work.source
+    plain = next((target.table for target in work.targets if not target.is_result), None)
+    checksum = None if plain is None else RowsChecksum(source.range.start)
+    writers = WriterGroup({target.table: target.files for target in work.targets}, work.flush_bytes)
+    wanted = {target.table for target in work.targets if target.is_result}
+    missing: set[TableName] = set()
     last = ""
     for rows in source.rows():
         _check_storable(source.topic, rows)
-        checksum.add(rows)
         if rows.column(OFFSET.name)[-1].as_py() == source.range.end - 1:
             last = last_row(rows.slice(rows.num_rows - 1))
-        made = {} if derived is None else derived.rows(rows, source.partition)
-        for target, writer in writers:
-            if not target.is_derived:
-                writer.add(widened_rows(table_rows(rows, source.partition)))
-            elif target.table in made:
-                writer.add(made[target.table])
+        if checksum is not None and plain is not None:
+            checksum.add(rows)
+            writers.add(plain, widened_rows(table_rows(rows, source.partition)))
+        for table, made in _derived(work, rows):
+            if table in wanted:
+                writers.add(table, made)
+            elif table in work.uncreated:
+                missing.add(table)
     written = tuple(
-        Written(target.table, writer.close(), writer.rows, target.is_derived) for target, writer in writers
-    )  # fmt: skip
+        Written(target.table, writers.close(target.table), writers.rows(target.table), target.is_result)
+        for target in work.targets
+    )
     assert all(each.is_result or each.rows == len(source.range) for each in written)
-    return RangeOutput(source.log_id, source.range, written, checksum.streams(), last=last)
+    streams = {} if checksum is None else checksum.streams()
+    return RangeOutput(source.log_id, source.range, written, streams, last=last, missing=tuple(sorted(missing)))
+
+
+def _derived(work: RangeInput, rows: pa.RecordBatch) -> Iterator[tuple[TableName, pa.RecordBatch]]:
+    """Yield the rows derived from these, by table, if any table wants them."""
+    if work.derived is None or not (work.uncreated or any(target.is_result for target in work.targets)):
+        return
+    for part in work.derived.parts(rows, work.source.partition):
+        yield from ((table, made) for table, made in part.items() if made.num_rows)
 
 
 def _check_storable(topic: str, rows: pa.RecordBatch) -> None:

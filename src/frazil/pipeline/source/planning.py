@@ -22,7 +22,7 @@ from frazil.lake.read.task_plan import TaskPlanner
 from frazil.lake.read.tier import TableTier
 from frazil.lake.tables.schema import table_of
 from frazil.log.folder.ownership import served_by
-from frazil.log.info import LogInfo
+from frazil.log.info import LogInfo, covering
 from frazil.node.access.served import credentials_at
 from frazil.node.tiers.logs import LogTier, LogView, open_view
 from frazil.pipeline.source.options import EARLIEST, LATEST, AtTime, Bound, SourceOptions
@@ -50,6 +50,13 @@ def stored_of(info: LogInfo) -> pa.Schema:
 def looking(options: SourceOptions, settings: Settings) -> Iterator[Look]:
     with open_view(settings, options.owner) as view:
         yield Look(options, settings, view)
+
+
+def _sure(info: LogInfo, found: int) -> int:
+    """Return an offset that was searched for; raises `FrazilError` if unknown objects may have rows before it."""
+    if found and found == info.held_from:
+        info.check_objects()
+    return found
 
 
 class Look:
@@ -101,12 +108,12 @@ class Look:
 
     def first(self, info: LogInfo) -> int:
         """The first offset that can be read, from log or table."""
-        return first_offset(self._tiers(info), info.durable_end)
+        return _sure(info, first_offset(self._tiers(info), info.durable_end))
 
     def _at(self, key: Partition, bound: Bound) -> int:
         info, wanted = self.logs[key], bound.of(*key)
         if isinstance(wanted, AtTime):
-            return find_time(self._tiers(info), wanted.time_us, info.durable_end)
+            return _sure(info, find_time(self._tiers(info), wanted.time_us, info.durable_end))
         if wanted == LATEST:
             return info.durable_end
         if wanted == EARLIEST:
@@ -122,7 +129,7 @@ class Look:
     def _tiers(self, info: LogInfo) -> list[Tier]:
         """The log, and its table where that may hold older rows."""
         found: list[Tier] = [LogTier(self._view, info)]
-        history = self._history(info) if info.first_offset else None
+        history = self._history(info) if info.held_from else None
         if history is not None:
             found.append(TableTier(history, stored_of(info), skips_missing=not self._options.fail_on_data_loss))
         return found
@@ -154,7 +161,7 @@ class Look:
 
     def _parts(self, info: LogInfo, wanted: OffsetRange) -> Iterator[tuple[TaskPlanner | None, list[Stretch]]]:
         history = self._history(info)
-        plan = None if history is None else history.plan(wanted.start, wanted.end, log_start=info.first_offset)
+        plan = None if history is None else history.plan(wanted.start, wanted.end, log_start=info.held_from)
         at = wanted.start
         if plan is not None:
             stretches = along_files(plan.files, plan.wanted)
@@ -164,9 +171,10 @@ class Look:
                 stretches = [stretch for stretch in stretches if stretch.range.start >= first]
             yield TaskPlanner(plan), stretches
             at = plan.wanted.end
-        if at < min(info.first_offset, wanted.end):
-            self._lost(info, OffsetRange(at, min(info.first_offset, wanted.end)))
-            at = info.first_offset
+        if at < min(info.held_from, wanted.end):
+            info.check_objects()
+            self._lost(info, OffsetRange(at, min(info.held_from, wanted.end)))
+            at = info.held_from
         if wanted.end > info.durable_end:
             self._lost(info, OffsetRange(max(at, info.durable_end), wanted.end))
         end = min(wanted.end, info.durable_end)
@@ -188,6 +196,7 @@ class Look:
             credentials=self._credentials,
             folder=info.folder,
             plan=None if plan is None else plan.part(wanted),
+            objects=() if plan is not None else covering(info.objects, wanted),
         )
 
     def _lost(self, info: LogInfo, missing: OffsetRange) -> None:

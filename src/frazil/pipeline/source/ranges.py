@@ -9,6 +9,7 @@ from pathlib import Path
 
 from frazil.core.credentials import NO_CREDENTIALS, ClientCredentials
 from frazil.core.offsets import OffsetRange
+from frazil.core.stored_objects import StoredObject
 from frazil.lake.read.offset_files import OffsetFile, pieces
 from frazil.lake.read.task_plan import TaskPlan
 from frazil.log.folder.identity import FolderMark
@@ -41,6 +42,8 @@ class SourceRange:
     folder: FolderMark | None = None
     plan: TaskPlan | None = None
     """The files of the table, so that no task has to search for them."""
+    objects: tuple[StoredObject, ...] = ()
+    """The objects with rows of the range."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,13 @@ from frazil.core.names import TopicName
 from frazil.core.offsets import OffsetRange
 from frazil.core.rows import OFFSET
 from frazil.core.settings import Settings
+from frazil.core.stored_objects import StoredObject
 from frazil.core.tiers import ContiguousBatches, Extent, Gone, Tier, TierBatches, TierWalk
 from frazil.lake.read.history import TableHistories
 from frazil.log.folder.identity import FolderMark
 from frazil.log.info import LogInfo
 from frazil.node.tiers.logs import open_view, read_anywhere
+from frazil.node.tiers.objects import task_objects
 from frazil.pipeline.source.columns import projection
 from frazil.pipeline.source.planning import lost
 from frazil.pipeline.source.ranges import Files, SourceRange, held_by
@@ -87,20 +89,22 @@ class _RangeReader:
     def _skip_or_raise(self) -> None:
         """The rows are in no table; whether they are lost is for their log to say."""
         info, at, end = self._log.info, self._walk.offset, self._one.range.end
-        has_it = info is None or info.first_offset <= at < info.durable_end
+        has_it = info is None or info.held_from <= at < info.durable_end
         if has_it and self._log.trouble is not None:
             raise self._log.trouble
-        until = info.first_offset if info is not None and at < info.first_offset < end else end
+        if info is not None:
+            info.check_objects()
+        until = info.held_from if info is not None and at < info.held_from < end else end
         lost(self._one.log, OffsetRange(at, until), self._work.fail_on_data_loss)
         self._walk.offset = until
 
 
 class _TaskTier:
-    """A tier of which a task reads what its driver has planned: nobody asks where it begins."""
+    """A tier of which a task reads the ranges that its driver has planned."""
 
     is_in_memory = False
 
-    def may_hold(self, offset: int) -> bool:  # noqa: ARG002 - reading tells
+    def may_hold(self, offset: int) -> bool:  # noqa: ARG002 - only a read shows it
         return True
 
     def extent(self) -> Extent | None:
@@ -146,19 +150,25 @@ class _LogNow(_TaskTier):
     def batches(self, wanted: OffsetRange) -> TierBatches:
         with open_view(self._settings, self.one.owner, self.one.credentials) as view:
             self.info = next((info for info in view.logs() if info.log_id == self.one.log_id), None)
-        if self.info is None or not self.info.first_offset <= wanted.start < self.info.durable_end:
+        info = self.info
+        if info is None or not info.held_from <= wanted.start < info.durable_end:
             raise Gone(wanted.start)
-        return self.read(self.info.files, self.info.folder, wanted)
+        return self.read(
+            info.files, info.objects, info.folder, OffsetRange(wanted.start, min(wanted.end, info.durable_end))
+        )
 
-    def read(self, files: Files, folder: FolderMark | None, wanted: OffsetRange) -> TierBatches:
-        return ContiguousBatches(self._rows(files, folder, wanted), wanted.start)
+    def read(
+        self, files: Files, objects: tuple[StoredObject, ...], folder: FolderMark | None, wanted: OffsetRange
+    ) -> TierBatches:
+        return ContiguousBatches(self._rows(files, objects, folder, wanted), wanted.start)
 
-    def _rows(self, files: Files, folder: FolderMark | None, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+    def _rows(
+        self, files: Files, objects: tuple[StoredObject, ...], folder: FolderMark | None, wanted: OffsetRange
+    ) -> Iterator[pa.RecordBatch]:
         one, at = self.one, wanted.start
+        place = (one.owner, one.log, one.log_id, held_by(files, wanted), wanted, self._stored, folder)
         try:
-            for batch in read_anywhere(
-                one.owner, one.log, one.log_id, held_by(files, wanted), wanted, self._stored, folder, one.credentials
-            ):
+            for batch in read_anywhere(*place, one.credentials, task_objects(self._settings, objects, wanted)):
                 at += batch.num_rows
                 yield batch.select(self._names)
         except (FrazilError, OSError, pa.ArrowException) as error:
@@ -179,7 +189,8 @@ class _PlannedFiles(_TaskTier):
 
     def batches(self, wanted: OffsetRange) -> TierBatches:
         self._is_unread = False
-        return self._log.read(self._log.one.files, self._log.one.folder, wanted)
+        one = self._log.one
+        return self._log.read(one.files, one.objects, one.folder, wanted)
 
 
 def forget_zip_importers() -> None:

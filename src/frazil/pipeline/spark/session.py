@@ -27,6 +27,7 @@ from frazil.pipeline.move.tasks import RangeInput, RangeOutput, run_in_task
 TASKS_MIN = 2
 PORT_OF_ANY_KIND = 7077
 GATEWAY_END_SECONDS_MAX = 5.0
+DAEMON = "frazil.pipeline.spark.daemon"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,8 @@ def open_session(place: SparkPlace, options: Mapping[str, str] | None = None) ->
             .config("spark.python.worker.reuse", "true")
             .config("spark.task.maxFailures", "3")
         )
+        if _is_local(place.master):  # executors elsewhere may get Frazil only with a task
+            builder = builder.config("spark.python.daemon.module", DAEMON)
         for name, value in (options or {}).items():
             builder = builder.config(name, value)
         address = driver_address(place.master)

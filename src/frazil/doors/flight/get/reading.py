@@ -8,8 +8,11 @@ A client's stream begins with a note {"log_id", "offset", "end"}, from which it 
 there is nothing to read it gets an empty note periodically. If the topic's columns change the stream ends, and the
 client asks again. Nothing is prefetched: the next batch is read when gRPC has room for it.
 
-With "notes": false the stream has only batches, for stock clients, which take a message without rows for the end. If
-the topic's columns change meanwhile such a stream ends with an error.
+A table of a tenant may be named by {"dataset", "table"} instead of the topic.
+
+With "notes": false the stream has only batches, for stock clients, which take a message without rows for the end. They
+have the columns of its begin. If the topic's columns change meanwhile, such a stream ends with an error at the first
+batch with values that these columns cannot hold.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta, timezone
-from typing import Literal
+from typing import Annotated, Literal
 
 import pyarrow as pa
 from pydantic import Field
@@ -27,6 +30,7 @@ from frazil.core.access import Action, Right
 from frazil.core.errors import Closed, InvalidInput, OffsetOutOfRange, TopicDiffers, TryLater
 from frazil.core.principal import Principal
 from frazil.core.rows import OFFSET, joined
+from frazil.core.rows.evolution import narrowed
 from frazil.core.settings import MIB
 from frazil.doors.admission import StreamRights
 from frazil.doors.calls import Context
@@ -34,10 +38,11 @@ from frazil.doors.flight.calls import Calls, plain_errors
 from frazil.doors.flight.get.sql import is_sql
 from frazil.doors.flight.movers import parsed
 from frazil.doors.flight.requests import FlightRequest
+from frazil.doors.flight.targets import Targets
 from frazil.doors.flight.topics import check_log
 from frazil.doors.flight.wire import batch_data, note_data, schema_data
 from frazil.node.node import Node
-from frazil.node.types.log import BatchReader, Start, TopicLog, call_on, resolve_start
+from frazil.node.types.log import BatchReader, Start, TopicLog, call_on, held_from, resolve_start
 
 RANGES_MAX = 64
 TICKET_BYTES_MAX = 4096
@@ -59,14 +64,24 @@ class _Range(FlightRequest):
 class _Time(FlightRequest):
     time_us: int = Field(ge=-62_135_596_800_000_000, le=253_402_300_799_999_999)
 
+    @property
+    def time(self) -> datetime:
+        return _EPOCH + timedelta(microseconds=self.time_us)
+
 
 class Read(FlightRequest):
-    topic: str
+    topic: str | None = None
+    dataset: str | None = None
+    table: str | None = None
     log_id: str | None = None
     start: Literal["earliest", "latest"] | int | _Time = "earliest"
-    end: int | None = Field(None, ge=0)
+    end: Annotated[int, Field(ge=0)] | _Time | None = None
     follow: bool = False
     notes: bool = True
+
+    def of_topic(self, topic: str) -> Read:
+        """Return the same request by the name of the topic."""
+        return self.model_copy(update={"topic": topic, "dataset": None, "table": None})
 
 
 class ReadTicket(FlightRequest):
@@ -78,26 +93,39 @@ def is_read(ticket: bytes) -> bool:
 
 
 class Reading:
-    def __init__(self, node: Node, calls: Calls) -> None:
+    def __init__(self, node: Node, calls: Calls, targets: Targets) -> None:
         self._node = node
         self._calls = calls
+        self._targets = targets
         self._ranges = 0
 
+    def rights(self, ticket: bytes) -> Sequence[Right]:
+        """The rights for a ticket. A query needs none: it sees only what the caller may read."""
+        if is_sql(ticket):
+            return ()
+        if not is_read(ticket):
+            return (_right(_parsed(ticket).topic),)
+        return (_right(self._topic_of(parsed(ReadTicket, ticket, "ticket", TICKET_BYTES_MAX).read)),)
+
     async def get(self, ticket: bytes, context: Context) -> None:
-        if is_read(ticket):
-            wanted = parsed(ReadTicket, ticket, "ticket", TICKET_BYTES_MAX).read
-            if wanted.notes:
-                await self._read(wanted, context)
-            else:
-                with plain_errors():
-                    await self._read_plain(wanted, context)
-        else:
+        if not is_read(ticket):
             await self._range(_parsed(ticket), context)
+            return
+        wanted = parsed(ReadTicket, ticket, "ticket", TICKET_BYTES_MAX).read
+        if wanted.notes:
+            await self._read(wanted, self._topic_of(wanted), context)
+        else:
+            with plain_errors():
+                await self._read_plain(wanted, self._topic_of(wanted), context)
+
+    def _topic_of(self, wanted: Read) -> str:
+        return self._targets.named(wanted.topic, wanted.dataset, wanted.table, Action.READ)
 
     # --- a range
 
     async def _range(self, wanted: _Range, context: Context) -> None:
-        rights = self._calls.rights(context, _right(wanted.topic))
+        rights = self._calls.rights(context, wanted.topic, _right(wanted.topic))
+        rights.check()
         log = await self._calls.blocking(self._log_of, rights.who, wanted)
         if self._ranges >= RANGES_MAX:
             self._calls.counts.refuse()
@@ -128,17 +156,21 @@ class Reading:
                 topic=wanted.topic,
                 log_id=log.log_id,
             )
-        if wanted.start < log.first_offset or wanted.end > log.durable_end:
-            beyond = wanted.start if wanted.start < log.first_offset else wanted.end - 1
-            raise OffsetOutOfRange(wanted.topic, beyond, log.first_offset, log.durable_end)
+        first = log.first_offset
+        if wanted.start < first:
+            first = held_from(first, log.colder.objects())
+        if wanted.start < first or wanted.end > log.durable_end:
+            beyond = wanted.start if wanted.start < first else wanted.end - 1
+            raise OffsetOutOfRange(wanted.topic, beyond, first, log.durable_end)
         return log
 
     # --- a client's stream
 
-    async def _read(self, wanted: Read, context: Context) -> None:
-        rights = self._calls.rights(context, _right(wanted.topic))
+    async def _read(self, wanted: Read, topic: str, context: Context) -> None:
+        rights = self._calls.rights(context, topic, _right(topic))
+        rights.check()
         with self._calls.stream(), rights.open(_nothing):
-            log, reader = await self._calls.reading(self._reader_of, rights.who, wanted)
+            log, reader = await self._calls.reading(self._reader_of, rights.who, topic, wanted)
             try:
                 schema = pa.schema([OFFSET, *log.schema])
                 await context.write(schema_data(schema))
@@ -157,11 +189,12 @@ class Reading:
             finally:
                 reader.close()
 
-    async def _read_plain(self, wanted: Read, context: Context) -> None:
+    async def _read_plain(self, wanted: Read, topic: str, context: Context) -> None:
         """For a stock client: batches of one schema."""
-        rights = self._calls.rights(context, _right(wanted.topic))
+        rights = self._calls.rights(context, topic, _right(topic))
+        rights.check()
         with self._calls.stream(), rights.open(_nothing):
-            log, reader = await self._calls.reading(self._reader_of, rights.who, wanted)
+            log, reader = await self._calls.reading(self._reader_of, rights.who, topic, wanted)
             try:
                 schema = pa.schema([OFFSET, *log.schema])
                 await context.write(schema_data(schema))
@@ -169,7 +202,7 @@ class Reading:
                     if batch is None:
                         continue
                     if not batch.schema.equals(schema):
-                        raise TopicDiffers(str(log.name), "its columns were changed while it was read; ask again")
+                        batch = _as_begun(log, batch, schema)  # noqa: PLW2901
                     self._calls.counts.sent(batch.num_rows)
                     for part in _slices(batch):
                         rights.check()
@@ -177,15 +210,11 @@ class Reading:
             finally:
                 reader.close()
 
-    def _reader_of(self, caller: Principal, wanted: Read) -> tuple[TopicLog, BatchReader]:
-        log = self._node.topic(caller, wanted.topic).log
+    def _reader_of(self, caller: Principal, topic: str, wanted: Read) -> tuple[TopicLog, BatchReader]:
+        log = self._node.topic(caller, topic).log
         check_log(log, wanted.log_id, wanted.start if isinstance(wanted.start, int) else None)
-        start: Start
-        if isinstance(wanted.start, _Time):
-            start = _EPOCH + timedelta(microseconds=wanted.start.time_us)
-        else:
-            start = wanted.start
-        return log, BatchReader(log, resolve_start(log, start), wanted.end, follow=wanted.follow)
+        start: Start = wanted.start.time if isinstance(wanted.start, _Time) else wanted.start
+        return log, BatchReader(log, resolve_start(log, start), end_of(log, wanted), follow=wanted.follow)
 
     async def _batches(
         self, log: TopicLog, reader: BatchReader, rights: StreamRights
@@ -242,12 +271,21 @@ class Reading:
         return True
 
 
-def get_rights(ticket: bytes) -> Sequence[Right]:
-    """The rights for a ticket. A query needs none: it sees only what the caller may read."""
-    if is_sql(ticket):
-        return ()
-    wanted = parsed(ReadTicket, ticket, "ticket", TICKET_BYTES_MAX).read if is_read(ticket) else _parsed(ticket)
-    return (_right(wanted.topic),)
+def end_of(log: TopicLog, wanted: Read) -> int | None:
+    """Return the end of a request as an offset. A time ends before the first row that was appended at or after it."""
+    if not isinstance(wanted.end, _Time):
+        return wanted.end
+    if wanted.follow:
+        raise InvalidInput("end: a time can't end a request that follows; give an offset, or none", field="end")
+    return resolve_start(log, wanted.end.time)
+
+
+def _as_begun(log: TopicLog, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows in the form in which a stream has begun; raises `TopicDiffers` if they have values of new columns."""
+    found = narrowed(batch, schema)
+    if found is None:
+        raise TopicDiffers(str(log.name), "its columns were changed while it was read; ask again")
+    return found
 
 
 def _right(topic: str) -> Right:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from pydantic import Field
 from frazil.core.errors import QueryTooLong, QuotaExceeded, TryLater
 from frazil.core.errors.codec import from_dict
 from frazil.core.principal import LOCAL, Principal
-from frazil.doors.admission import QueryRights, StreamRights, who
+from frazil.doors.admission import QueryRights, who
 from frazil.doors.calls import Context
 from frazil.doors.flight.calls import Calls
 from frazil.doors.flight.movers import parsed
@@ -73,33 +73,36 @@ class SqlAnswers:
             self._calls.counts.refuse()
             raise TryLater(f"{QUERIES_MAX} queries run, and no more may; try again later", limit=QUERIES_MAX)
         caller = who()
-        if self._calls.gate.is_on and caller is not LOCAL and self._by_caller[caller.name] >= QUERIES_OF_CALLER_MAX:
+        account = self._calls.account(caller)
+        if self._calls.gate.is_on and caller is not LOCAL and self._by_caller[account] >= QUERIES_OF_CALLER_MAX:
             raise QuotaExceeded(caller.name, "concurrent queries", QUERIES_OF_CALLER_MAX, RETRY_AFTER_MS)
         self._running += 1
-        self._by_caller[caller.name] += 1
+        self._by_caller[account] += 1
         try:
             rights = QueryRights(self._calls.gate, caller, context.peer())
             rights.admit()
             with self._calls.stream():
-                query = await self._in_thread(self._started, rights.who, asked)
+                query = await self._started(rights.who, asked)
                 try:
                     with rights.open(query.kill), self._calls.until_end(query.kill):
                         await self._answer_in_time(query, context, rights)
                 finally:
                     query.kill()
-                    await asyncio.shield(self._in_thread(query.close))
+                    # submitted before anything is awaited: it runs even if this call and its loop end first
+                    closing = self._threads.submit(query.close)
+                    await asyncio.shield(asyncio.wrap_future(closing))
         finally:
             self._running -= 1
-            self._by_caller -= Counter((caller.name,))
+            self._by_caller -= Counter((account,))
 
-    async def _answer_in_time(self, query: SqlProcess, context: Context, rights: StreamRights) -> None:
+    async def _answer_in_time(self, query: SqlProcess, context: Context, rights: QueryRights) -> None:
         try:
             async with asyncio.timeout(self._seconds_max):
                 await self._answer(query, context, rights)
         except TimeoutError:
             raise QueryTooLong(self._seconds_max, "flight.query_seconds_max") from None
 
-    async def _answer(self, query: SqlProcess, context: Context, rights: StreamRights) -> None:
+    async def _answer(self, query: SqlProcess, context: Context, rights: QueryRights) -> None:
         reader = await self._in_thread(query.opened)
         if reader is not None:
             await context.write(schema_data(reader.schema))
@@ -110,13 +113,28 @@ class SqlAnswers:
         code = await self._in_thread(query.child.wait)
         self._calls.check_open()
         if code != 0 or reader is None:
-            raise from_dict(await self._in_thread(failure_of, query.child, code, "query"))
+            error = from_dict(await self._in_thread(failure_of, query.child, code, "query"))
+            rights.refused(str(error.fields.get("table", "")))
+            raise error
 
-    def _started(self, caller: Principal, asked: _Question) -> SqlProcess:
-        return self._node.query(caller, asked.query, snapshot=asked.snapshot, at=asked.at)
+    async def _started(self, caller: Principal, asked: _Question) -> SqlProcess:
+        """Start a query. If the caller leaves meanwhile, the thread that has started it ends it."""
+        starting = self._threads.submit(self._node.query, caller, asked.query, snapshot=asked.snapshot, at=asked.at)
+        try:
+            return await asyncio.wrap_future(starting)
+        except asyncio.CancelledError:
+            starting.add_done_callback(lambda done: self._threads.submit(_end, done))
+            raise
 
     async def _in_thread(self, work: Callable[..., Answer], *arguments: Any) -> Answer:
         return await self._calls.loop.run_in_executor(self._threads, work, *arguments)
+
+
+def _end(starting: Future[SqlProcess]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        query = starting.result()
+        query.kill()
+        query.close()
 
 
 def _next(reader: pa.RecordBatchReader) -> pa.RecordBatch | None:

@@ -27,6 +27,7 @@ from frazil.doors.flight.wire import Received
 from frazil.node.node import Node
 from frazil.node.publish.publishers import BatchPublisher
 from frazil.node.request_ids import current
+from frazil.node.telemetry.tables import TablePublisher
 from frazil.node.types.log import Part, call_on
 
 BEGUN_MAX = 64
@@ -65,8 +66,8 @@ class Intake:
         self._room.set()
 
     def rights(self, context: Context, topic: str) -> StreamRights:
-        """Check that the caller may publish, before anything else is done for the stream."""
-        rights = self.calls.rights(context, Right(Action.PRODUCE, access.topic(topic)))
+        """Check that the caller may publish here, before anything else is done for the stream."""
+        rights = self.calls.rights(context, topic, Right(Action.PRODUCE, access.topic(topic)))
         rights.admit()
         return rights
 
@@ -96,7 +97,12 @@ class PuttingStream:
     """One client's stream into one topic. A subclass for each protocol decodes batches and sends responses."""
 
     def __init__(
-        self, intake: Intake, context: Context, rights: StreamRights, publisher: BatchPublisher, schema: pa.Schema
+        self,
+        intake: Intake,
+        context: Context,
+        rights: StreamRights,
+        publisher: BatchPublisher | TablePublisher,
+        schema: pa.Schema,
     ) -> None:
         self._intake = intake
         self._context = context

@@ -89,6 +89,7 @@ class _NumberedStream(PuttingStream):
         state: ProducerState,
     ) -> None:
         super().__init__(intake, context, rights, publisher, schema)
+        self._topic_publisher = publisher
         self._producer = producer
         self._epoch, self._number = state.epoch, state.stream
 
@@ -149,7 +150,7 @@ class _NumberedStream(PuttingStream):
         traced = self._publisher.is_traced
         if isinstance(given, Few):
             put.rows = given.rows if traced else None
-            self._publisher.begin_few(given.rows, given.time_us, settled, put, sent)
+            self._topic_publisher.begin_few(given.rows, given.time_us, settled, put, sent)
         else:
             batch = received_batch(given, self._schema, self._intake.settings)
             put.rows = batch if traced else None

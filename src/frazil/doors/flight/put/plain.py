@@ -1,6 +1,6 @@
 """Streams of plain record batches from any Flight client, as its `do_put` with a path descriptor sends them.
 
-    descriptor      the path of an existing topic: ["namespace", "topic"] or ["/namespace/topic"]
+    descriptor      the path of an existing topic, see `frazil.doors.flight.targets`
     schema          the topic's columns, see `frazil.doors.flight.put.plain_columns`
     each batch      stored as a whole or not at all; its `app_metadata` is ignored
     each answer     {"batches": 1, "rows", "first_offset", "end_offset"}: the next batch, in the order sent, is durable
@@ -25,28 +25,27 @@ from frazil.doors.admission import StreamRights
 from frazil.doors.calls import Context
 from frazil.doors.flight.calls import as_json
 from frazil.doors.flight.flight_pb2 import PutResult
-from frazil.doors.flight.get.paths import topic_of
 from frazil.doors.flight.put.intake import DIRECT_BYTES_MAX, Intake, Put, PuttingStream
 from frazil.doors.flight.put.plain_columns import PlainColumns
 from frazil.doors.flight.wire import Received, received_batch, received_schema
 from frazil.node.publish.publishers import BatchPublisher, judged
+from frazil.node.telemetry.tables import TablePublisher
 
 ANSWERS_MAX = 1_024
 """Responses that wait for their client before the next ones are merged."""
 
 
-async def put_plain(intake: Intake, context: Context, first: Received) -> None:
-    topic = str(topic_of(first.path))
+async def put_plain(intake: Intake, context: Context, first: Received, topic: str) -> None:
     rights = intake.rights(context, topic)
     publisher = await intake.publisher(rights, topic)
     schema = received_schema(first)
-    await _PlainStream(intake, context, rights, publisher, schema, PlainColumns(publisher.topic, schema)).serve()
+    await PlainStream(intake, context, rights, publisher, schema, PlainColumns(publisher.topic, schema)).serve()
 
 
-class _PlainPut(Put):
+class PlainPut(Put):
     __slots__ = ("count",)
 
-    def __init__(self, stream: _PlainStream, size_bytes: int) -> None:
+    def __init__(self, stream: PlainStream, size_bytes: int) -> None:
         super().__init__(stream, (), size_bytes)
         self.count = 0
 
@@ -61,7 +60,7 @@ class _Stored:
         self.first: int | None = None
         self.end: int | None = None
 
-    def add(self, put: _PlainPut) -> None:
+    def add(self, put: PlainPut) -> None:
         self.batches += 1
         self.rows += put.count
         if put.count:
@@ -73,16 +72,17 @@ class _Stored:
         return as_json(answer)
 
 
-class _PlainStream(PuttingStream):
+class PlainStream(PuttingStream):
     def __init__(
         self,
         intake: Intake,
         context: Context,
         rights: StreamRights,
-        publisher: BatchPublisher,
+        publisher: BatchPublisher | TablePublisher,
         schema: pa.Schema,
-        columns: PlainColumns,
+        columns: PlainColumns | None = None,
     ) -> None:
+        """Without `columns`, the publisher brings batches into the form of its topic."""
         super().__init__(intake, context, rights, publisher, schema)
         self._columns = columns
         self._stored: deque[_Stored] = deque()
@@ -116,10 +116,10 @@ class _PlainStream(PuttingStream):
             self._stored[-1].add(put)
         self._room.set()
 
-    def _put_of(self, data: Received) -> _PlainPut:
-        return _PlainPut(self, data.size_bytes)
+    def _put_of(self, data: Received) -> PlainPut:
+        return PlainPut(self, data.size_bytes)
 
-    async def _take(self, data: Received, put: _PlainPut) -> None:
+    async def _take(self, data: Received, put: PlainPut) -> None:
         if put.size_bytes > DIRECT_BYTES_MAX:
             batch = await self._intake.calls.blocking(self._rows, data)
         else:
@@ -130,13 +130,18 @@ class _PlainStream(PuttingStream):
             self._intake.let_go(put.size_bytes)
             self._moved.set()
             return
-        await self._publisher.check(lambda: judged(batch))
+        await self._ready(batch)
         await self._begin(batch, put)
 
-    def _rows(self, data: Received) -> pa.RecordBatch:
-        return self._columns.rows(received_batch(data, self._schema, self._intake.settings))
+    async def _ready(self, batch: pa.RecordBatch) -> None:
+        """Check a batch before it is queued."""
+        await self._publisher.check(lambda: judged(batch))
 
-    def _begin_now(self, given: pa.RecordBatch, put: _PlainPut) -> None:
+    def _rows(self, data: Received) -> pa.RecordBatch:
+        batch = received_batch(data, self._schema, self._intake.settings)
+        return batch if self._columns is None else self._columns.rows(batch)
+
+    def _begin_now(self, given: pa.RecordBatch, put: PlainPut) -> None:
         put.rows = given if self._publisher.is_traced else None
         self._publisher.begin_many(given, self._intake.settled, put)
         put.begun = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from frazil.doors.http.admin.bindings import bindings_router
+from frazil.doors.http.admin.cluster.routes import cluster_router, owners_router
 from frazil.doors.http.admin.dead_letters import dead_letters_router
 from frazil.doors.http.admin.jobs.checks import checks_router
 from frazil.doors.http.admin.jobs.maintenance import maintenance_router
@@ -24,6 +25,7 @@ from frazil.doors.http.admin.schemas import schemas_router
 from frazil.doors.http.admin.server import server_router
 from frazil.doors.http.admin.subscriptions import subscriptions_router
 from frazil.doors.http.admin.tables import tables_router
+from frazil.doors.http.admin.tenants.routes import tenants_router
 from frazil.doors.http.admin.topics import topics_router
 from frazil.doors.http.admin.whoami import whoami_router
 from frazil.node.node import Node
@@ -31,11 +33,12 @@ from frazil.node.node import Node
 
 def add_admin(app: FastAPI, node: Node) -> None:
     for router in (topics_router, subscriptions_router, dead_letters_router, schemas_router, tables_router):
-        app.include_router(router(node))
+        app.router.routes.extend(router(node).routes)
     for router in (policies_router, namespaces_router, maintenance_router, verify_router, checks_router, server_router):
-        app.include_router(router(node))
-    for router in (keys_router, roles_router, bindings_router, whoami_router):
-        app.include_router(router(node))
+        app.router.routes.extend(router(node).routes)
+    for router in (keys_router, roles_router, bindings_router, whoami_router, cluster_router, owners_router):
+        app.router.routes.extend(router(node).routes)
+    app.router.routes.extend(tenants_router(node).routes)
     app.add_middleware(LimitBodies)
     app.add_middleware(KeepSlashes)
     say_how_it_is(app)

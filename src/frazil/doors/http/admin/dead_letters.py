@@ -13,6 +13,7 @@ from frazil.core.access import Action, Right
 from frazil.core.names import TopicName
 from frazil.core.rows import Message
 from frazil.doors.http.access import Who, needs
+from frazil.doors.http.admin.cluster.owners import AT_OWNER
 from frazil.doors.http.admin.models import INT_MAX, DeadLetterPage, Replay, ReplayOne, ReplayResult
 from frazil.doors.http.admin.openapi import errors
 from frazil.doors.http.admin.paths import TOPIC_PATTERN, TopicPath
@@ -56,7 +57,9 @@ def dead_letters_router(node: Node) -> APIRouter:
         """The topic that a letter names is checked too, when it is published."""
         return [*await reading(name, source), Right(Action.PRODUCE, access.topic(str(name)))]
 
-    @router.get("", operation_id="list_dead_letters", response_model=DeadLetterPage, dependencies=[needs(reading)])
+    @router.get(
+        "", operation_id="list_dead_letters", response_model=DeadLetterPage, dependencies=[needs(reading), AT_OWNER]
+    )
     def list_dead_letters(
         who: Who,
         name: TopicPath,
@@ -71,7 +74,10 @@ def dead_letters_router(node: Node) -> APIRouter:
         return {"items": [_shown(letter) for letter in found.letters], "next": found.next}
 
     @router.post(
-        "/replay", operation_id="replay_dead_letters", response_model=ReplayResult, dependencies=[needs(replaying)]
+        "/replay",
+        operation_id="replay_dead_letters",
+        response_model=ReplayResult,
+        dependencies=[needs(replaying), AT_OWNER],
     )
     async def replay_dead_letters(who: Who, name: TopicPath, wanted: Replay, source: Source = None) -> dict[str, Any]:
         """Publish one dead letter, or all from an offset on, to their original topics.

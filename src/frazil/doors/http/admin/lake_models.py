@@ -126,6 +126,7 @@ class Proof(BaseModel):
     end: int
     in_table: int
     in_log: int
+    in_objects: int = 0
     transformed: int
     checksums: int
     checked: int
@@ -133,6 +134,8 @@ class Proof(BaseModel):
     dropped: list[tuple[int, int]]
     accepted_gaps: list[tuple[int, int]]
     renumbered: list[RenumberedLog]
+    tables: dict[str, int] = {}
+    redecoded: int = 0
     problems: list[VerifyProblem]
 
 

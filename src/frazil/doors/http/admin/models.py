@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from frazil.core.partitions import PARTITIONS_MAX
 from frazil.core.rows.columns import SCHEMA_CHARACTERS_MAX
-from frazil.core.settings import RetentionSettings
+from frazil.core.settings import AckLevel, RetentionSettings
 from frazil.doors.http.admin.paging import Page
 from frazil.doors.http.admin.paths import TOPIC_EXTRA, TopicText
 
@@ -86,6 +86,7 @@ class NewTopic(Given):
         None, description="the same as a schema in Arrow's IPC form, in base64: any type, including nested ones"
     )
     retention: Retention | None = None
+    ack: AckLevel | None = Field(None, description="what rows have reached when acknowledged; null: as `wal.ack` says")
 
 
 class MadeTopic(BaseModel):
@@ -96,23 +97,29 @@ class MadeTopic(BaseModel):
 
 
 class TopicSummary(BaseModel):
-    """A topic as in `frazil topics list --json`, with the broker's fields: null if the broker is off."""
+    """A topic as in `frazil topics list --json`, with the broker's fields: null if the broker is off.
+
+    In a cluster, only the owner of a topic knows its figures: they are null at the other brokers."""
 
     topic: str
     log_id: str | None
     typed: bool | None
     messages: int | None
-    first_offset: int
+    first_offset: int | None
     end: int | None
-    segments: int
-    bytes: int
+    segments: int | None
+    bytes: int | None
     created_us: int | None
     columns: list[Column] | None = Field(alias="schema")
     retention: RetentionModel | None = Field(description="its own; null if that of the settings applies")
+    ack: AckLevel | None = Field(description="what its rows have reached when acknowledged; null if it is unknown")
     problem: str | None
-    reliable: bool
+    reliable: bool | None
     producers: int | None
     subscriptions: int | None
+    owner: str | None = Field(
+        description="the broker that serves it; null while there is none, and for a topic with partitions"
+    )
 
 
 class TierModel(BaseModel):
@@ -137,12 +144,13 @@ class TableTierModel(TierModel):
 class TiersModel(BaseModel):
     log: TierModel
     table: TableTierModel | None = Field(description="null for a topic that is not moved")
+    objects: TierModel | None = Field(None, description="null if the log is not uploaded to an object store")
 
 
 class HeldBackModel(BaseModel):
     """Why rows past their retention are still in the log."""
 
-    guard: str = Field(description="table or subscriptions")
+    guard: str = Field(description="table, objects or subscriptions")
     since_us: int
     floor: int | None = Field(description="rows below this offset may be removed; null if the guard cannot answer")
     error: str | None = Field(description="why the guard cannot answer")

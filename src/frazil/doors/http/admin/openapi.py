@@ -28,9 +28,12 @@ TAGS = [
     {"name": "tables", "description": "Tables, and the progress of each."},
     {"name": "verify", "description": "Proofs that every acknowledged offset is in one place, as jobs."},
     {"name": "security", "description": "API keys, roles, and bindings of roles to principals."},
+    {"name": "cluster", "description": "The brokers of a cluster, their topics and their load."},
     {"name": "server", "description": "The server itself, and its other doors."},
 ]
 
+OF_TOPIC = "/v1/topics/{namespace}/{topic}"
+_REDIRECT = "Another broker of the cluster owns the topic; `Location` is the same call there."
 BEARER = "bearer"
 """An API key or a token; needed only while security is on."""
 
@@ -51,10 +54,13 @@ def say_how_it_is(app: FastAPI) -> None:
 
 
 def _as_answered(document: dict[str, Any]) -> dict[str, Any]:
-    for operation in (operation for path in document["paths"].values() for operation in path.values()):
+    operations = ((path, one) for path, known in document["paths"].items() for one in known.values())
+    for path, operation in operations:
         if "responses" in operation:
             operation["responses"].pop("422", None)
             if "tags" in operation:
+                if path.startswith(OF_TOPIC):
+                    operation["responses"].setdefault("307", {"description": _REDIRECT})
                 for status in (401, 403, 429, 500, 503):
                     operation["responses"].setdefault(str(status), _error(status))
                 operation["security"] = [{}, {BEARER: []}]

@@ -11,12 +11,14 @@ from pydantic import BaseModel, Field
 from frazil.core import access
 from frazil.core.access import Action, Right
 from frazil.core.settings.broker import Backoff, Poison
-from frazil.doors.http.access import Who, needs, needs_any
+from frazil.doors.http.access import Peer, Who, needs
+from frazil.doors.http.admin.cluster.owners import AT_OWNER
 from frazil.doors.http.admin.models import Given, IsNumber
 from frazil.doors.http.admin.openapi import errors
 from frazil.doors.http.admin.paths import TOPIC_EXTRA, SubscriptionPath, TopicPath
 from frazil.doors.http.admin.rights import on_subscription
 from frazil.node.node import Node
+from frazil.node.topics.dead_letters import dead_letter_topic
 from frazil.node.types.broker import ACK_TIMEOUT_MS, BYTES, DELAY_MS, MESSAGES, REDELIVERIES, OwnPolicy
 
 BackoffName = Literal["fixed", "exponential"]
@@ -74,18 +76,19 @@ def policies_router(node: Node) -> APIRouter:
         responses=errors(400, 404, 409, 503),
     )
 
-    async def letters(wanted: Policy) -> Sequence[Right]:
-        """The broker writes dead letters for whoever sets the policy."""
-        if wanted.dead_letter_topic is None:
+    async def letters(name: TopicPath, wanted: Policy) -> Sequence[Right]:
+        """The broker writes dead letters for the caller that sets the policy. `LetterTopics` asks for more."""
+        own = wanted.as_own()
+        if not own.sends_letters:
             return []
-        target = access.topic(wanted.dead_letter_topic)
-        return [Right(Action.PRODUCE, target), Right(Action.ALTER, target)]
+        target = str(dead_letter_topic(name)) if own.dead_letter_topic is None else own.dead_letter_topic
+        return [Right(Action.PRODUCE, access.topic(target))]
 
     @router.get(
         "",
         operation_id="get_subscription_policy",
         response_model=SubscriptionPolicy,
-        dependencies=[needs(on_subscription(Action.DESCRIBE))],
+        dependencies=[needs(on_subscription(Action.DESCRIBE)), AT_OWNER],
     )
     async def get_subscription_policy(who: Who, name: TopicPath, subscription: SubscriptionPath) -> dict[str, Any]:
         """Show how a subscription delivers: window, redeliveries, and the handling of poison messages."""
@@ -95,20 +98,23 @@ def policies_router(node: Node) -> APIRouter:
         "",
         operation_id="set_subscription_policy",
         response_model=SubscriptionPolicy,
-        dependencies=[needs(on_subscription(Action.ALTER)), needs_any(letters)],
+        dependencies=[needs(on_subscription(Action.ALTER)), needs(letters), AT_OWNER],
     )
     async def set_subscription_policy(
-        who: Who, name: TopicPath, subscription: SubscriptionPath, wanted: Policy
+        who: Who, peer: Peer, name: TopicPath, subscription: SubscriptionPath, wanted: Policy
     ) -> dict[str, Any]:
-        """Replace the subscription's own policy. Durable when the call returns, and effective from then on."""
+        """Replace the subscription's own policy. Durable when the call returns, and effective from then on.
+
+        With security, a dead-letter topic that does not exist is created, and charged to the caller.
+        """
         own = wanted.as_own()
-        return (await node.admin(who).set_policy(name, subscription, lambda _: own)).as_dict()
+        return (await node.admin(who, peer).set_policy(name, subscription, lambda _: own)).as_dict()
 
     @router.delete(
         "",
         operation_id="reset_subscription_policy",
         response_model=SubscriptionPolicy,
-        dependencies=[needs(on_subscription(Action.ALTER))],
+        dependencies=[needs(on_subscription(Action.ALTER)), AT_OWNER],
     )
     async def reset_subscription_policy(who: Who, name: TopicPath, subscription: SubscriptionPath) -> dict[str, Any]:
         """Restore the defaults of the broker's settings."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 
 from frazil.core.access import Action
@@ -74,9 +74,13 @@ def roles_router(node: Node) -> APIRouter:
     @router.delete(
         "/{name}", operation_id="delete_role", response_model=DeletedRole, responses=errors(404), dependencies=granting
     )
-    def delete_role(who: Who, name: RolePath) -> dict[str, Any]:
+    def delete_role(
+        who: Who,
+        name: RolePath,
+        force: Annotated[bool, Query(description="even if it denies something: tokens may name it")] = False,
+    ) -> dict[str, Any]:
         """Delete a role that has no bindings."""
-        node.roles(who).delete(name)
+        node.roles(who).delete(name, force=force)
         return {"name": name, "deleted": True}
 
     return router

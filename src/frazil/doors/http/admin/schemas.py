@@ -30,6 +30,7 @@ from frazil.doors.http.admin.openapi import errors
 from frazil.doors.http.admin.paging import LIMIT_DEFAULT, After, Limit, page
 from frazil.doors.http.admin.paths import SubjectPath, TopicPath
 from frazil.doors.http.admin.rights import on_schema, on_topic
+from frazil.node.access.hidden import schema_conflicts_hidden
 from frazil.node.node import Node
 from frazil.node.types.registry import SchemaVersion, TopicSchemaRecord
 
@@ -105,14 +106,15 @@ def _add_version_lists(router: APIRouter, node: Node) -> None:
     )
     def register_schema(who: Who, subject: SubjectPath, wanted: NewSchema, response: Response) -> dict[str, Any]:
         """Register a schema as the newest version of its subject, unless it exists. The first creates the subject."""
-        made = node.registry(who).register(
-            subject,
-            wanted.schema_type,
-            wanted.definition.encode(),
-            description=wanted.description,
-            created_by=wanted.created_by,
-            tags=wanted.tags,
-        )
+        with schema_conflicts_hidden(node.gate, who, subject):
+            made = node.registry(who).register(
+                subject,
+                wanted.schema_type,
+                wanted.definition.encode(),
+                description=wanted.description,
+                created_by=wanted.created_by,
+                tags=wanted.tags,
+            )
         if not made.is_new_version:
             response.status_code = 200
         return asdict(made)

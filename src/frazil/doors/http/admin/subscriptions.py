@@ -10,6 +10,7 @@ from fastapi import APIRouter
 from frazil.core import access
 from frazil.core.access import Action
 from frazil.doors.http.access import Who, needs, shown
+from frazil.doors.http.admin.cluster.owners import AT_OWNER
 from frazil.doors.http.admin.models import (
     ConsumerPage,
     DeletedSubscription,
@@ -43,7 +44,7 @@ def _add_lists(router: APIRouter, node: Node) -> None:
         "/producers",
         operation_id="list_producers",
         response_model=ProducerPage,
-        dependencies=[needs(on_topic(Action.DESCRIBE))],
+        dependencies=[needs(on_topic(Action.DESCRIBE)), AT_OWNER],
     )
     async def list_producers(
         who: Who, name: TopicPath, limit: Limit = LIMIT_DEFAULT, after: After = None
@@ -57,7 +58,7 @@ def _add_lists(router: APIRouter, node: Node) -> None:
         "/subscriptions",
         operation_id="list_subscriptions",
         response_model=SubscriptionPage,
-        dependencies=[needs(on_topic(Action.DESCRIBE))],
+        dependencies=[needs(on_topic(Action.DESCRIBE)), AT_OWNER],
     )
     async def list_subscriptions(
         who: Who, name: TopicPath, limit: Limit = LIMIT_DEFAULT, after: After = None
@@ -73,7 +74,7 @@ def _add_lists(router: APIRouter, node: Node) -> None:
         "/subscriptions/{subscription}/consumers",
         operation_id="list_consumers",
         response_model=ConsumerPage,
-        dependencies=[needs(on_subscription(Action.DESCRIBE))],
+        dependencies=[needs(on_subscription(Action.DESCRIBE)), AT_OWNER],
     )
     async def list_consumers(
         who: Who, name: TopicPath, subscription: SubscriptionPath, limit: Limit = LIMIT_DEFAULT, after: After = None
@@ -88,7 +89,7 @@ def _add_one(router: APIRouter, node: Node) -> None:
         "/subscriptions/{subscription}",
         operation_id="describe_subscription",
         response_model=SubscriptionModel,
-        dependencies=[needs(on_subscription(Action.DESCRIBE))],
+        dependencies=[needs(on_subscription(Action.DESCRIBE)), AT_OWNER],
     )
     async def describe_subscription(who: Who, name: TopicPath, subscription: SubscriptionPath) -> dict[str, Any]:
         """Show one subscription."""
@@ -98,7 +99,7 @@ def _add_one(router: APIRouter, node: Node) -> None:
         "/subscriptions/{subscription}",
         operation_id="delete_subscription",
         response_model=DeletedSubscription,
-        dependencies=[needs(on_subscription(Action.DELETE))],
+        dependencies=[needs(on_subscription(Action.DELETE)), AT_OWNER],
     )
     async def delete_subscription(who: Who, name: TopicPath, subscription: SubscriptionPath) -> dict[str, Any]:
         """Delete a subscription and its consumers; their streams end. Subscribing again recreates it."""
@@ -111,7 +112,7 @@ def _add_reset(router: APIRouter, node: Node) -> None:
         "/subscriptions/{subscription}/reset",
         operation_id="reset_subscription",
         response_model=SubscriptionModel,
-        dependencies=[needs(on_subscription(Action.ALTER))],
+        dependencies=[needs(on_subscription(Action.ALTER)), AT_OWNER],
     )
     async def reset_subscription(
         who: Who, name: TopicPath, subscription: SubscriptionPath, wanted: Reset

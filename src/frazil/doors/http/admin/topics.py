@@ -16,6 +16,7 @@ from frazil.core.principal import Principal
 from frazil.core.rows.columns import columns_schema, schema_from_text
 from frazil.core.settings import RetentionSettings
 from frazil.doors.http.access import Who, needs, shown
+from frazil.doors.http.admin.cluster.owners import AT_OWNER, TopicViews
 from frazil.doors.http.admin.models import (
     DeletedTopic,
     MadeTopic,
@@ -30,6 +31,7 @@ from frazil.doors.http.admin.openapi import errors
 from frazil.doors.http.admin.paging import LIMIT_DEFAULT, AfterTopic, Limit, page
 from frazil.doors.http.admin.paths import TopicPath
 from frazil.doors.http.admin.rights import on_topic
+from frazil.doors.owning import Owning
 from frazil.node.node import Node
 
 
@@ -45,6 +47,8 @@ def topics_router(node: Node) -> APIRouter:
 
 
 def _add_list(router: APIRouter, node: Node) -> None:
+    views = TopicViews(node)
+
     @router.get(
         "",
         operation_id="list_topics",
@@ -53,12 +57,11 @@ def _add_list(router: APIRouter, node: Node) -> None:
         dependencies=[needs()],
     )
     def list_topics(who: Who, limit: Limit = LIMIT_DEFAULT, after: AfterTopic = None) -> dict[str, Any]:
-        """List all topics, sorted by name. Table figures are those of the mover's last report."""
-        topics = node.topics(who)
+        """List all topics of the cluster, sorted by name. Table figures are those of the mover's last report."""
         last = None if after is None else TopicName.parse(after)
-        visible = shown(node.gate, who, topics.names(), lambda name: access.topic(str(name)))
+        visible = shown(node.gate, who, views.names(who), lambda name: access.topic(str(name)))
         names, more = page(visible, lambda name: name, limit, last)
-        return {"items": topics.summaries(names), "next": str(names[-1]) if more else None}
+        return {"items": views.summaries(who, names), "next": str(names[-1]) if more else None}
 
 
 def _add_create(router: APIRouter, node: Node) -> None:
@@ -75,7 +78,9 @@ def _add_create(router: APIRouter, node: Node) -> None:
     )
     async def create_topic(who: Who, wanted: NewTopic) -> dict[str, Any]:
         """Create a topic, or all its partitions: all or none."""
-        base = TopicName.parse(wanted.topic)
+        base, owning = TopicName.parse(wanted.topic), Owning(node)
+        if owning.may_tell(who, base):
+            owning.check_family(base)
         schema = _own_schema(wanted)
         made = await node.create_topic(
             who,
@@ -84,6 +89,7 @@ def _add_create(router: APIRouter, node: Node) -> None:
             schema=schema,
             reliable=wanted.reliable,
             retention=_settings(wanted.retention),
+            ack=wanted.ack,
         )
         topics, log_id = node.topics(who), None
         if wanted.reliable and not wanted.partitions:
@@ -93,6 +99,8 @@ def _add_create(router: APIRouter, node: Node) -> None:
 
 
 def _add_describe(router: APIRouter, node: Node) -> None:
+    views = TopicViews(node)
+
     @router.get(
         "/{namespace}/{topic}",
         operation_id="describe_topic",
@@ -102,7 +110,7 @@ def _add_describe(router: APIRouter, node: Node) -> None:
     )
     def describe_topic(who: Who, name: TopicPath) -> dict[str, Any]:
         """Show a topic, its log, its table and its users; or the sums of its partitions."""
-        return node.describe_topic(who, name)
+        return views.describe(who, name)
 
 
 def _add_delete(router: APIRouter, node: Node) -> None:
@@ -111,7 +119,7 @@ def _add_delete(router: APIRouter, node: Node) -> None:
         operation_id="delete_topic",
         response_model=DeletedTopic,
         responses=errors(400, 404, 409, 503),
-        dependencies=[needs(on_topic(Action.DELETE))],
+        dependencies=[needs(on_topic(Action.DELETE)), AT_OWNER],
     )
     async def delete_topic(
         who: Who,
@@ -126,6 +134,8 @@ def _add_delete(router: APIRouter, node: Node) -> None:
 
 
 def _add_partitions(router: APIRouter, node: Node) -> None:
+    views = TopicViews(node)
+
     @router.get(
         "/{namespace}/{topic}/partitions",
         operation_id="list_partitions",
@@ -138,7 +148,7 @@ def _add_partitions(router: APIRouter, node: Node) -> None:
     ) -> dict[str, Any]:
         """List the partitions of a topic in order; the topic itself if it has none."""
         last = None if after is None else TopicName.parse(after).partition_of()[1]
-        there = node.topics(who).family(name)
+        there = views.family(who, name)
         numbers = {one.partition_of()[1]: one for one in there if one != name and one.partition_of()[0] == name}
         if not numbers and name not in there:
             raise TopicNotFound(str(name))
@@ -151,7 +161,8 @@ def _add_partitions(router: APIRouter, node: Node) -> None:
 
 def _add_retention(router: APIRouter, node: Node) -> None:
     path, failing = "/{namespace}/{topic}/retention", errors(400, 404, 503)
-    describing, altering = [needs(on_topic(Action.DESCRIBE))], [needs(on_topic(Action.ALTER))]
+    describing = [needs(on_topic(Action.DESCRIBE)), AT_OWNER]
+    altering = [needs(on_topic(Action.ALTER)), AT_OWNER]
 
     @router.get(
         path, operation_id="get_retention", response_model=TopicRetention, responses=failing, dependencies=describing

@@ -1,12 +1,13 @@
 """Claims: a principal is recorded as the creator of a topic, within its quota, before the topic is created.
 
 Each partition counts as one topic. Partitions that are added to a topic are charged to its creator. What this process
-itself creates is charged to nobody.
+itself creates counts for no quota.
 
     begin       check the quota and store the record
     end         complete the record with the ids of the new logs; or restore the one before, if nothing was created
 
-Claims in progress count, so concurrent calls do not exceed the quota together.
+Claims in progress count, so concurrent calls do not exceed the quota together. An error that names a topic that the
+caller may not describe is replaced, see `frazil.node.access.hidden`.
 """
 
 from __future__ import annotations
@@ -14,22 +15,35 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import operator
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from frazil.core.errors import FrazilError, TopicExists, TopicNotFound
+from frazil.core import access
+from frazil.core.access import Action, Right
+from frazil.core.errors import FrazilError, QuotaExceeded, TopicExists, TopicNotFound
 from frazil.core.names import TopicName
 from frazil.core.principal import LOCAL, Principal
 from frazil.log.storage import Storage
 from frazil.log.topic_log import TopicLog
 from frazil.meta.topic_records import creator_key
 from frazil.node.access.directory import AccessDirectory
+from frazil.node.access.gate import Gate
+from frazil.node.access.hidden import refused, topic_in_the_way
 from frazil.node.access.quotas import Quotas
 from frazil.node.access.topic_quotas.creators import Creator
 
 _log = logging.getLogger("frazil.access")
+
+Elsewhere = Callable[[TopicName], Mapping[TopicName, str | None]]
+"""Returns those of a topic and its partitions that other brokers own, with the ids of their logs."""
+
+
+def no_topic(_: TopicName) -> Mapping[TopicName, str | None]:
+    return {}
+
 
 Family = Callable[[TopicName], set[TopicName]]
 """Returns the existing ones of a topic and its partitions, including non-reliable ones."""
@@ -51,17 +65,48 @@ class CreationClaim:
 class TopicClaims:
     """Thread-safe. All calls block on the metadata store."""
 
-    def __init__(self, directory: AccessDirectory, quotas: Quotas, storage: Storage, family: Family) -> None:
+    def __init__(
+        self,
+        directory: AccessDirectory,
+        quotas: Quotas,
+        storage: Storage,
+        family: Family,
+        gate: Gate,
+        elsewhere: Elsewhere = no_topic,
+    ) -> None:
         self._directory = directory
         self._quotas = quotas
         self._storage = storage
         self._family = family
+        self._gate = gate
+        self._elsewhere = elsewhere
         self._guard = threading.Lock()
         self._pending: set[CreationClaim] = set()
 
     @contextlib.contextmanager
     def creating(self, who: Principal, names: Sequence[TopicName]) -> Iterator[None]:
-        """CreationClaim topics, all of one base topic, that the block creates; raises `QuotaExceeded`."""
+        """Claim topics, all of one base topic, that the block creates; raises `QuotaExceeded`."""
+        try:
+            with self._claimed(who, names):
+                yield
+        except FrazilError as error:
+            if (instead := self.instead_of(error, who, names)) is not None:
+                raise instead from None
+            raise
+
+    @contextlib.asynccontextmanager
+    async def creating_on_loop(self, who: Principal, names: Sequence[TopicName]) -> AsyncIterator[None]:
+        """The same from an event loop."""
+        try:
+            async with self._claimed_on_loop(who, names):
+                yield
+        except FrazilError as error:
+            if (instead := await asyncio.to_thread(self.instead_of, error, who, names)) is not None:
+                raise instead from None
+            raise
+
+    @contextlib.contextmanager
+    def _claimed(self, who: Principal, names: Sequence[TopicName]) -> Iterator[None]:
         claim = self.begin(who, names)
         try:
             yield
@@ -71,8 +116,7 @@ class TopicClaims:
         self.end(claim)
 
     @contextlib.asynccontextmanager
-    async def creating_on_loop(self, who: Principal, names: Sequence[TopicName]) -> AsyncIterator[None]:
-        """The same from an event loop."""
+    async def _claimed_on_loop(self, who: Principal, names: Sequence[TopicName]) -> AsyncIterator[None]:
         beginning = asyncio.ensure_future(asyncio.to_thread(self.begin, who, names))
         try:
             claim = await asyncio.shield(beginning)
@@ -86,10 +130,25 @@ class TopicClaims:
             raise
         await asyncio.shield(asyncio.to_thread(self.end, claim))
 
+    def instead_of(self, error: FrazilError, who: Principal, names: Sequence[TopicName]) -> FrazilError | None:
+        """Return the error that replaces one which names a topic that the caller may not describe."""
+        base = access.topic(str(names[0]))
+        found = topic_in_the_way(error)
+        if isinstance(error, QuotaExceeded) and error.fields["principal"] != who.name:
+            found = base  # of the principal that has created it
+        if found is None or self._gate.allows(who, Action.DESCRIBE, found):
+            return None
+        try:
+            with self._guard:
+                self._check(CreationClaim(names[0].partition_of()[0], who.name, tuple(names)), who)
+        except QuotaExceeded as full:  # a free name would be refused for it: no name can be tried without a trace
+            return full
+        return refused(self._gate, who, Right(Action.CREATE, base), error)
+
     def begin(self, who: Principal, names: Sequence[TopicName]) -> CreationClaim | None:
-        """Check the quota and store the record; None if nobody is charged."""
+        """Check the quota and store the record; None if the topics count for no quota."""
         base = names[0].partition_of()[0]
-        there = self._family(base)
+        there = self._family(base) | self._elsewhere(base).keys()
         new = tuple(name for name in names if name not in there)
         if not new:
             return None  # what exists is opened, or refused
@@ -129,7 +188,7 @@ class TopicClaims:
             self._release(claim)
 
     def logs_of(self, creator: Creator) -> dict[TopicName, TopicLog | None]:
-        """Return the existing topics of a record, with their logs. A non-reliable topic has none."""
+        """Return the existing topics of a record, with their logs: none for a topic without one, or elsewhere."""
         found: dict[TopicName, TopicLog | None] = {}
         stored = self._storage.family(creator.topic)
         for name in self._family(creator.topic):
@@ -142,6 +201,9 @@ class TopicClaims:
             else:
                 if creator.made(name, partial(is_of_log, log)):
                     found[name] = log
+        for name, log_id in self._elsewhere(creator.topic).items():
+            if creator.made(name, partial(operator.eq, log_id)):
+                found[name] = None
         return found
 
     def _check(self, claim: CreationClaim, who: Principal) -> None:

@@ -14,6 +14,7 @@ from frazil.doors.http.admin.jobs.models import CheckJobModel, CheckJobPage, New
 from frazil.doors.http.admin.jobs.routes import add_job_routes
 from frazil.doors.http.admin.openapi import errors
 from frazil.doors.http.admin.rights import on_server, to_know
+from frazil.doors.owning import Owning
 from frazil.node.node import Node
 
 
@@ -34,6 +35,8 @@ def checks_router(node: Node) -> APIRouter:
     )
     async def start_log_check(wanted: NewCheck) -> dict[str, Any]:
         """Start reading all files of the log, of one topic or of all. One runs at a time; 429 if too many wait."""
+        if wanted.topic is not None:
+            Owning(node).check(wanted.topic)
         return jobs.start({"topic": wanted.topic}, wanted.arguments()).as_dict(jobs.counted)
 
     add_job_routes(router, jobs, "log_check", CheckJobModel, CheckJobPage)

@@ -16,6 +16,7 @@ from frazil.doors.http.admin.jobs.routes import add_job_routes
 from frazil.doors.http.admin.lake_models import NewVerify, VerifyJobModel, VerifyJobPage
 from frazil.doors.http.admin.openapi import errors
 from frazil.doors.http.admin.rights import on_server, to_know
+from frazil.doors.owning import Owning
 from frazil.node.node import Node
 
 
@@ -36,6 +37,8 @@ def verify_router(node: Node) -> APIRouter:
     )
     async def start_verify(who: Who, wanted: NewVerify) -> dict[str, Any]:
         """Start to read log and table completely. One proof runs at a time; 429 if too many wait."""
+        if wanted.topic is not None:
+            Owning(node).check(wanted.topic)
         if wanted.topic is not None and wanted.topic not in await run_in_threadpool(node.topic_names, who):
             raise TopicNotFound(wanted.topic)
         return node.verify(who, wanted.topic, wanted.arguments()).as_dict(jobs.counted)

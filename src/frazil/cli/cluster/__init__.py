@@ -1,0 +1,1 @@
+"""The verbs for a cluster of brokers."""

@@ -1,0 +1,1 @@
+"""The brokers of a cluster over HTTP, and the owners of topics."""

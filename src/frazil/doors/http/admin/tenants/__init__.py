@@ -1,0 +1,1 @@
+"""Tenants over HTTP."""

@@ -1,0 +1,71 @@
+"""One export request, from whichever door: the rights of its sender, the count of its items, and the append."""
+
+from __future__ import annotations
+
+import asyncio
+
+from frazil.core.errors import NotOwner
+from frazil.doors.otlp.counts import OtlpCounts
+from frazil.doors.otlp.forwarding import OtlpForwarding
+from frazil.doors.otlp.headers import Export
+from frazil.doors.shared_bytes import BudgetLimits, SharedBytes
+from frazil.node.node import Node
+from frazil.telemetry.otlp_json import protobuf_of
+from frazil.telemetry.requests import WHOLE_BYTES_MAX, ItemLimits, count_items, counted_pieces
+from frazil.telemetry.signals import Signal
+
+SECTION = "telemetry.otlp"
+JSON_AT_ONCE_BYTES = 16 * 1024
+
+
+class OtlpIntake:
+    """Used on one event loop."""
+
+    def __init__(self, node: Node, counts: OtlpCounts) -> None:
+        settings = node.settings.telemetry.otlp
+        self._telemetry = node.telemetry
+        self._limits = ItemLimits(settings.items_max, settings.item_bytes_max)
+        self.counts = counts
+        self._json_turns = asyncio.Semaphore(1)
+        self.budget = SharedBytes(
+            BudgetLimits(
+                f"{SECTION}.held_bytes_max", settings.held_bytes_max, f"{SECTION}.calls_max", settings.calls_max
+            )
+        )
+        self.forwarding = OtlpForwarding(node.settings)
+        counts.held_bytes = lambda: self.budget.used_bytes
+
+    def check(self, asked: Export) -> None:
+        """Raise if the sender may not send there, before its request is received."""
+        self._telemetry(asked.who).place(asked.who, asked.tenant, asked.dataset)
+
+    async def from_json(self, signal: Signal, content: bytes) -> bytes:
+        """Return a request in JSON as Protobuf; raises `InvalidInput`. A large one takes long, and a thread."""
+        if len(content) <= JSON_AT_ONCE_BYTES:
+            return protobuf_of(signal, content)
+        async with self._json_turns:
+            return await asyncio.to_thread(protobuf_of, signal, content)
+
+    async def store(self, asked: Export, request: bytes) -> None:
+        """Return once the request is durable; one without items is not stored. Raises the reason why not."""
+        telemetry = self._telemetry(asked.who)
+        place = telemetry.place(asked.who, asked.tenant, asked.dataset)
+        items = await self._count(asked.signal, request)
+        if items == 0:
+            return
+        try:
+            await telemetry.export(asked.who, place, asked.signal, request, items)
+        except NotOwner as elsewhere:
+            await self.forwarding.forward(asked, request, elsewhere)
+            self.counts.forwarded += 1
+        else:
+            self.counts.stored(asked.door, asked.signal, items, len(request))
+
+    async def _count(self, signal: Signal, request: bytes) -> int:
+        if len(request) <= WHOLE_BYTES_MAX:
+            return count_items(signal, request, self._limits)
+        items = 0
+        for found in counted_pieces(signal, request, self._limits):
+            items += found
+            await asyncio.sleep(0)  # others go on between two pieces
+        return items

@@ -1,0 +1,1 @@
+"""Make a data folder again from the objects of its logs."""

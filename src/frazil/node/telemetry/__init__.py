@@ -1,0 +1,1 @@
+"""Telemetry: tenants, their datasets, and the requests that they send."""

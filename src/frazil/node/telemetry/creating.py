@@ -1,0 +1,55 @@
+"""Create a topic of a tenant, with the tenant's retention, within its limit of datasets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from frazil.core import access
+from frazil.core.access import Action
+from frazil.core.errors import FrazilError, TenantNotFound, TopicExists
+from frazil.core.names import TopicName
+from frazil.core.principal import LOCAL, Principal
+from frazil.node.request_ids import peer_of_call
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from frazil.node.node import Node
+    from frazil.node.telemetry.places import TenantPlace
+    from frazil.node.telemetry.tenants import Tenant
+
+    Admit = Callable[[TenantPlace], Tenant | None]
+
+
+async def create_topic(
+    node: Node, who: Principal, place: TenantPlace, topic: TopicName, schema: pa.Schema, admit: Admit
+) -> None:
+    """Create a topic, unless another caller or broker is faster. `admit` adds the dataset to the tenant.
+
+    Raises `PermissionDenied` before anything is changed.
+    A deletion of the tenant that began meanwhile may have looked for topics before this one was there. So the tenant is
+    asked for again: if it is gone, or another one has its name, the topic goes too, and `TenantNotFound` is raised.
+    """
+    node.gate.check(who, Action.CREATE, access.topic(str(topic)), peer_of_call())
+    tenant = await asyncio.to_thread(admit, place)
+    try:
+        await node.create_topic(who, topic, schema=schema, retention=None if tenant is None else tenant.retention)
+    except TopicExists:
+        return
+    if tenant is not None and not await asyncio.to_thread(_is_there, node, tenant):
+        with contextlib.suppress(FrazilError):  # the deletion has seen it
+            await node.topics(LOCAL).run(node.topics(LOCAL).delete, topic, force=True)
+        raise TenantNotFound(place.tenant)
+
+
+def _is_there(node: Node, tenant: Tenant) -> bool:
+    """Whether the metadata store has the same tenant, and nobody deletes it."""
+    assert node.tenant_parts is not None
+    try:
+        now = node.tenant_parts.directory.read(tenant.name)
+    except TenantNotFound:
+        return False
+    return now.deleting_us is None and now.created_us == tenant.created_us

@@ -1,0 +1,1 @@
+"""Log segments in an object store."""

@@ -1,0 +1,160 @@
+"""Export requests as doors receive them: whether they are valid Protobuf, and how many items they have.
+
+A request is parsed by `protobuf`, and its bytes are kept as they came. Parsed, it takes up to 90 times the memory, and
+microseconds for each KiB, in which nothing else of the process runs. So a larger one is cut into pieces first, at the
+borders of its resources, scopes and items, and each piece is parsed alone, framed as a request of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from frazil.core.errors import RequestTooLarge
+from frazil.telemetry.protobuf_bytes import BYTES, fields_of, invalid_request, sized
+from frazil.telemetry.signals import Signal
+
+REQUESTS: Mapping[Signal, Any] = {
+    Signal.TRACES: ExportTraceServiceRequest,
+    Signal.LOGS: ExportLogsServiceRequest,
+    Signal.METRICS: ExportMetricsServiceRequest,
+}
+
+
+def _file(request: Any) -> Any:
+    return request.DESCRIPTOR.file
+
+
+SERVICES: Mapping[Signal, str] = {
+    signal: next(iter(_file(request).services_by_name.values())).full_name for signal, request in REQUESTS.items()
+}
+"""The gRPC services that take them."""
+FILES = tuple(_file(request) for request in REQUESTS.values())
+"""The descriptors of the services."""
+PROFILES_SERVICE = "opentelemetry.proto.collector.profiles.v1development.ProfilesService"
+
+WHOLE_BYTES_MAX = 256 * 1024
+"""A request up to this size is parsed at once; of a larger one, pieces of this size."""
+_CONTAINERS = (1, 2)
+"""Numbers of the field `resource_spans` of a request, and of `scope_spans` of it; likewise of other signals."""
+_ITEM = 2
+"""The number of the items in a scope."""
+
+
+class ItemLimits(NamedTuple):
+    items_max: int
+    item_bytes_max: int
+
+
+def count_items(signal: Signal, request: bytes, limits: ItemLimits) -> int:
+    """Return the number of spans, log records or points; raises `InvalidInput` and `RequestTooLarge`."""
+    items = 0
+    for found in counted_pieces(signal, request, limits):
+        items += found
+    return items
+
+
+def counted_pieces(signal: Signal, request: bytes, limits: ItemLimits) -> Iterator[int]:
+    """Parse a request piece by piece, and yield the number of items of each. Raises as `count_items` does."""
+    pieces = (request,) if len(request) <= WHOLE_BYTES_MAX else _pieces(request, limits)
+    items = 0
+    for piece in pieces:
+        found = _counted(signal, piece)
+        items += found
+        if items > limits.items_max:
+            raise _too_many(limits)
+        yield found
+
+
+def _counted(signal: Signal, piece: bytes) -> int:
+    try:
+        return _COUNTS[signal](REQUESTS[signal].FromString(piece))
+    except DecodeError as error:
+        raise invalid_request(str(error)) from None
+
+
+def _spans(request: Any) -> int:
+    return sum(len(scope.spans) for resource in request.resource_spans for scope in resource.scope_spans)
+
+
+def _records(request: Any) -> int:
+    return sum(len(scope.log_records) for resource in request.resource_logs for scope in resource.scope_logs)
+
+
+def _points(request: Any) -> int:
+    found = 0
+    for resource in request.resource_metrics:
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                kind = metric.WhichOneof("data")
+                if kind is not None:
+                    found += len(getattr(metric, kind).data_points)
+    return found
+
+
+_COUNTS: Mapping[Signal, Callable[[Any], int]] = {
+    Signal.TRACES: _spans,
+    Signal.LOGS: _records,
+    Signal.METRICS: _points,
+}
+
+
+# --- pieces
+
+
+def _pieces(request: bytes, limits: ItemLimits) -> Iterator[bytes]:
+    """Cut a large request into requests that have its fields, each once and in their order."""
+    walk = _PieceWalk(request, limits)
+    yield from walk.message(0, 0, len(request))
+
+
+class _PieceWalk:
+    def __init__(self, request: bytes, limits: ItemLimits) -> None:
+        self._request = request
+        self._limits = limits
+        self._fields = 0
+
+    def message(self, level: int, start: int, end: int) -> Iterator[bytes]:
+        """Yield the pieces of a message: the request at level 0, a resource at 1, a scope at 2."""
+        done = start
+        for field in fields_of(self._request, start, end):
+            self._count()
+            if level < len(_CONTAINERS) and (field.number, field.wire_type) == (_CONTAINERS[level], BYTES):
+                if field.start > done:
+                    yield self._framed(level, done, field.start)
+                yield from self.message(level + 1, field.value, field.end)
+                done = field.end
+                continue
+            if field.end - field.start > self._limits.item_bytes_max:
+                raise RequestTooLarge(
+                    "a span, log record, metric or resource of the request has",
+                    "bytes",
+                    "telemetry.otlp.item_bytes_max",
+                    self._limits.item_bytes_max,
+                )
+            if field.end - done > WHOLE_BYTES_MAX and field.start > done:
+                yield self._framed(level, done, field.start)
+                done = field.start
+        if end > done:
+            yield self._framed(level, done, end)
+
+    def _count(self) -> None:
+        """Resources, scopes and fields count too: even an empty one takes time."""
+        self._fields += 1
+        if self._fields > 2 * self._limits.items_max:
+            raise _too_many(self._limits)
+
+    def _framed(self, level: int, start: int, end: int) -> bytes:
+        framed = self._request[start:end]
+        for number in reversed(_CONTAINERS[:level]):
+            framed = bytes([number << 3 | BYTES]) + sized(framed)
+        return framed
+
+
+def _too_many(limits: ItemLimits) -> RequestTooLarge:
+    return RequestTooLarge("the request has", "items", "telemetry.otlp.items_max", limits.items_max)

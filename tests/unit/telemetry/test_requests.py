@@ -1,0 +1,107 @@
+"""Requests are checked and counted, whole or in pieces, with the same result."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from otlp_random import random_request
+
+from frazil.core.errors import InvalidInput, RequestTooLarge
+from frazil.telemetry import requests
+from frazil.telemetry.protobuf_bytes import BYTES, sized, tag
+from frazil.telemetry.requests import REQUESTS, ItemLimits, count_items, counted_pieces
+from frazil.telemetry.signals import Signal
+
+LIMITS = ItemLimits(100_000, 4 * 2**20)
+
+
+def items(signal: Signal, request: Any) -> int:
+    found = 0
+    for resource in getattr(request, request.DESCRIPTOR.fields[0].name):
+        for scope in getattr(resource, f"scope_{'spans' if signal is Signal.TRACES else signal.value}"):
+            if signal is Signal.METRICS:
+                kinds = [(metric, metric.WhichOneof("data")) for metric in scope.metrics]
+                found += sum(len(getattr(metric, kind).data_points) for metric, kind in kinds if kind)
+            else:
+                found += len(scope.spans if signal is Signal.TRACES else scope.log_records)
+    return found
+
+
+@pytest.mark.parametrize("signal", list(Signal))
+@pytest.mark.parametrize("piece_bytes", [2**18, 64, 1])
+def test_the_items_of_any_request_are_counted(
+    signal: Signal, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "WHOLE_BYTES_MAX", piece_bytes)
+    rng = random.Random(18)
+    for _ in range(100):
+        request = random_request(signal, rng)
+        assert count_items(signal, request.SerializeToString(), LIMITS) == items(signal, request)
+
+
+@pytest.mark.parametrize("signal", list(Signal))
+def test_cut_and_flipped_requests_are_refused_in_pieces_as_they_are_as_a_whole(
+    signal: Signal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(5)
+    refused = 0
+    for _ in range(300):
+        body = bytearray(random_request(signal, rng).SerializeToString() + b"\x0a\x00")
+        for _ in range(rng.randrange(1, 3)):
+            body[rng.randrange(len(body))] ^= 1 << rng.randrange(8)
+        data, found = bytes(body[: rng.randrange(1, len(body) + 1)]), []
+        for piece_bytes in (2**18, 16):
+            monkeypatch.setattr(requests, "WHOLE_BYTES_MAX", piece_bytes)
+            try:
+                found.append(count_items(signal, data, LIMITS))
+            except InvalidInput:
+                found.append(-1)
+        if not _has_group(data):
+            assert found[0] == found[1], data.hex()
+        refused += found[0] < 0
+    assert refused > 50
+
+
+def _has_group(data: bytes) -> bool:
+    """Whether the whole has groups, which no sender of OTLP writes: in pieces they are refused."""
+    return any(byte & 7 in (3, 4) for byte in data)
+
+
+def test_a_piece_is_no_larger_than_its_limit_unless_it_is_one_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "WHOLE_BYTES_MAX", 100)
+    request = REQUESTS[Signal.TRACES]()
+    scope = request.resource_spans.add().scope_spans.add()
+    for size in (10, 10, 500, 10, 10, 10):
+        scope.spans.add(name="x" * size)
+    assert list(counted_pieces(Signal.TRACES, request.SerializeToString(), LIMITS)) == [2, 1, 3]
+
+
+def test_too_many_items_are_refused_before_they_are_parsed() -> None:
+    empty = tag(2, BYTES) + sized(b"")
+    for body in (empty * 300_000, tag(2, BYTES) + sized(empty * 300_000)):
+        request = tag(1, BYTES) + sized(body)
+        with pytest.raises(RequestTooLarge) as told:
+            count_items(Signal.TRACES, request, ItemLimits(10_000, 2**20))
+        assert told.value.setting == "telemetry.otlp.items_max"
+
+
+def test_messages_nest_as_deep_in_pieces_as_in_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    def accepts(levels: int) -> bool:
+        value = b""
+        for _ in range(levels):
+            value = tag(5, BYTES) + sized(tag(1, BYTES) + sized(value))
+        found = tag(9, BYTES) + sized(tag(1, BYTES) + sized(b"k") + tag(2, BYTES) + sized(value))
+        for number in (2, 2, 1):
+            found = tag(number, BYTES) + sized(found)
+        try:
+            return count_items(Signal.TRACES, found, LIMITS) == 1
+        except InvalidInput:
+            return False
+
+    whole = [accepts(levels) for levels in range(30, 70)]
+    monkeypatch.setattr(requests, "WHOLE_BYTES_MAX", 10)
+    assert [accepts(levels) for levels in range(30, 70)] == whole
+    assert whole[0]
+    assert not whole[-1]
