@@ -5,7 +5,7 @@ its functions (`tests/tidy` checks it), so this is the file to read before PyIce
 
 Subclasses elsewhere override these methods, which PyIceberg calls and does not document:
 
-    lake/catalogs/embedded.py   SqlCatalog._init_catalog       asks for the catalog's tables in one short statement each
+    lake/catalogs/sql.py        SqlCatalog.create_tables       tables that another process creates at the same moment
     lake/catalogs/postgres.py   SqlCatalog._init_catalog       gives the engine limits before its first statement
     lake/commit/append.py       MergeAppendFiles._manifests, _process_manifests, _summary: files of several partition
                                 specs in one snapshot, and manifests that are merged by size class

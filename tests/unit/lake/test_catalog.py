@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from pyiceberg.catalog.memory import InMemoryCatalog
+from pyiceberg.catalog.sql import SqlCatalogBaseTable
+from sqlalchemy import event
 
 from frazil.core.errors import InvalidSettings, LakeUnavailable
 from frazil.core.settings import Settings, make_settings
@@ -185,6 +187,33 @@ def test_two_processes_on_one_sqlite_catalog_wait_for_each_other(tmp_path: Path)
         process.join(60)
     assert [process.exitcode for process in processes] == [0, 0]
     assert len(open_catalog(Settings(data=tmp_path)).list_namespaces()) == 120
+
+
+@pytest.mark.parametrize("uri", [None, "sqlite:///{}/own.db"], ids=["embedded", "sqlite elsewhere"])
+def test_a_new_catalog_may_be_opened_by_two_processes_at_once(tmp_path: Path, uri: str | None) -> None:
+    """The second one comes between the first one's look for the tables and their creation."""
+    settings = make_settings({"data": tmp_path, "catalog": {"uri": uri.format(tmp_path)} if uri else {}})
+    tables, openings = SqlCatalogBaseTable.metadata, iter(["the second one"])
+
+    def open_once(*_: object, **__: object) -> None:
+        if next(openings, None):
+            open_catalog(settings)
+
+    event.listen(tables, "before_create", open_once)
+    try:
+        open_catalog(settings).create_namespace("first")
+    finally:
+        event.remove(tables, "before_create", open_once)
+    assert next(openings, None) is None
+    assert open_catalog(settings).list_namespaces() == [("first",)]
+
+
+def test_a_catalog_whose_tables_cannot_be_created_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "own.db"
+    path.touch()
+    settings = make_settings({"data": tmp_path, "catalog": {"uri": f"sqlite:///file:{path}?mode=ro&uri=true"}})
+    with pytest.raises(LakeUnavailable, match="readonly"):
+        open_catalog(settings)
 
 
 SECRET = "s3cret/of a test"

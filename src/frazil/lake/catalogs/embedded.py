@@ -11,13 +11,13 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from frazil.core.errors import TableRefused
+from frazil.lake.catalogs.sql import SharedSqlCatalog
 
 
-class EmbeddedCatalog(SqlCatalog):
+class EmbeddedCatalog(SharedSqlCatalog):
     """A catalog, and the file it is in."""
 
     path: Path | None = None

@@ -23,6 +23,7 @@ from frazil.lake.catalogs.embedded import EmbeddedCatalog
 from frazil.lake.catalogs.error_text import reason
 from frazil.lake.catalogs.postgres import PostgresCatalog, is_postgres
 from frazil.lake.catalogs.rest import CONNECT_S_MAX, improve
+from frazil.lake.catalogs.sql import SharedSqlCatalog
 from frazil.lake.files.manifests import read_whole
 from frazil.lake.files.object_store import given, plain, secret, store_properties, store_root
 from frazil.lake.pyiceberg_private import configured_properties
@@ -71,13 +72,15 @@ def open_catalog(settings: Settings) -> Catalog:
 
 def _load(settings: Settings) -> Catalog:
     known = known_properties(settings)
-    if known.get("type") == "sql" and is_postgres(str(known.get("uri", ""))):
+    if known.get("type") != "sql":
+        return load_catalog(settings.catalog.name, **catalog_properties(settings))
+    if is_postgres(str(known.get("uri", ""))):
         return PostgresCatalog(settings.catalog.name, **known)
-    if known.get("type") == "sql" and settings.embedded_catalog is not None:
+    if settings.embedded_catalog is not None:
         embedded = EmbeddedCatalog(settings.catalog.name, **known)
         embedded.path = settings.embedded_catalog
         return embedded
-    return load_catalog(settings.catalog.name, **catalog_properties(settings))
+    return SharedSqlCatalog(settings.catalog.name, **known)
 
 
 def _make_closed(settings: Settings) -> None:

@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import Engine, create_engine, event
 
 from frazil.lake.catalogs.rest import ANSWER_S_MAX
+from frazil.lake.catalogs.sql import SharedSqlCatalog
 
 IDLE_IN_TRANSACTION_MS_MAX = 20_000
 """Our transactions are a few statements without work between them."""
@@ -34,7 +34,7 @@ def is_postgres(uri: str) -> bool:
     return urlsplit(uri).scheme.split("+")[0] == "postgresql"
 
 
-class PostgresCatalog(SqlCatalog):
+class PostgresCatalog(SharedSqlCatalog):
     def _init_catalog(self) -> None:
         self.engine = _bounded(self.engine, ANSWER_S_MAX)
         super()._init_catalog()
