@@ -47,11 +47,30 @@ class LogRange:
     """The objects with rows of the range, and the credentials of their store, which travel likewise."""
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """Return the rows as stored, with their offsets: from the files if accessible, else from objects, else from the
-        owner."""
+        """Yield the rows as stored, with their offsets: from the files if accessible, else from objects, else from the
+        owner.
+
+        All of them, or an error: derived rows and results do not show which rows they lack.
+        """
         stored = pa.ipc.read_schema(pa.py_buffer(self.stored_schema))
         place = (self.owner, self.topic, self.log_id, self.files, self.range, stored, self.folder)
-        return read_anywhere(*place, self.credentials, self.objects)
+        at = self.range.start
+        for rows in read_anywhere(*place, self.credentials, self.objects):
+            if rows.num_rows == 0:
+                continue
+            self._must_be(rows.column(OFFSET.name)[0].as_py(), at)
+            at += rows.num_rows
+            yield rows
+        self._must_be(at, self.range.end)
+
+    def _must_be(self, found: int, wanted: int) -> None:
+        if found != wanted:
+            raise FrazilError(
+                f"reading offsets {self.range.start} up to {self.range.end} of {self.topic} came to offset {found} "
+                f"instead of {wanted}; nothing of them is moved",
+                topic=self.topic,
+                offset=wanted,
+            )
 
 
 @dataclass(frozen=True, slots=True)
