@@ -110,5 +110,6 @@ class TelemetryErrors:
             for name in (*names, own):
                 if part[name].num_rows:
                     layout = self._tables.tables[name]
-                    added[name.table] += self._requests.append(name, layout, log_id, part[name])
+                    written = self._tables.written(name)
+                    added[name.table] += self._requests.append(name, layout, log_id, part[name], written)
         return still

@@ -43,6 +43,9 @@ class Halves:
         self.tables = {table: TableLayout(COLUMNS[table]) for table in tables or COLUMNS}
         self.errors = None
 
+    def written(self, table: TableName) -> tuple[str, ...]:
+        return ()
+
     def parts(self, rows: pa.RecordBatch, partition: int) -> Iterator[Mapping[TableName, pa.RecordBatch]]:
         offsets = rows.column(OFFSET.name)
         if pc.any(pc.equal(rows.column("_payload"), b"poison")).as_py():

@@ -81,6 +81,7 @@ from frazil.lake.tables.token import (
     sequence_key,
     sum_key,
 )
+from frazil.lake.tables.written import with_move
 
 AGAIN_SECONDS_MIN, AGAIN_SECONDS_MAX = 0.1, 5.0
 ATTEMPTS_MAX = 20
@@ -115,6 +116,8 @@ class Moved:
     """The last row as it was in the log, see `last_row`."""
     derived: Mapping[str, int] = field(default_factory=dict)
     """Of a topic's own table: the derived tables that got rows, and their ends."""
+    written: tuple[str, ...] = ()
+    """The columns of derived rows, to be recorded; see `written`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,6 +388,8 @@ def _pinned(
             so_far = from_text(table.metadata.properties.get(sum_key(move.log_id), "{}"))
             tokens[sum_key(move.log_id)] = to_text(joined(so_far, move.streams))
     more = {} if columns is None or table.metadata.properties.get(COLUMNS) == columns else {COLUMNS: columns}
+    for move in moves:
+        more |= with_move(table, move.log_id, move.start, move.written) if move.written else {}
     files = [file for move in moves for file in move.files]
     return pinned_change(table, files, tokens, summary, snapshots_max, more)
 

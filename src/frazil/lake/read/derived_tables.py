@@ -18,6 +18,7 @@ from frazil.lake.read.offset_files import BEYOND, OffsetFile, plan_all
 from frazil.lake.tables.field_ids import named
 from frazil.lake.tables.schema import TableName
 from frazil.lake.tables.token import derived_ends, is_transformed, read_token, row_count
+from frazil.lake.tables.written import Writings, written_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class DerivedTable:
     counted: int | None
     """How many rows it ever got of the log; None if that is not known."""
     files: list[OffsetFile]
+    written: Writings
 
     @property
     def reach(self) -> int:
@@ -99,4 +101,5 @@ def load_derived(
         why = reason(error, catalog.properties)
         raise LakeUnavailable("catalog", f"{name} could not be loaded: {why}") from error
     end = 0 if token is None else token.end
-    return DerivedTable(name.table, table, loaded, partition, end, row_count(table, log_id), files)
+    counted, written = row_count(table, log_id), written_of(table, log_id)
+    return DerivedTable(name.table, table, loaded, partition, end, counted, files, written)

@@ -10,6 +10,7 @@
     frazil.{log id}.follows   the logs whose rows became those of this one, see `handover`
     frazil.{log id}.count  of derived rows: how many the table ever got of the log
     frazil.{log id}.derived.{table}   in the topic's own table: the last end at which that derived table got rows
+    frazil.{log id}.written, frazil.{log id}.replays   the columns that derived rows were written with, see `written`
     frazil.swept           the last removal of orphans: files written before it may be gone
     frazil.transformed     true if rows are the result of a statement instead of the topic's rows
     frazil.format          the version of these entries, from 2 on; without it they have version 1
@@ -40,6 +41,9 @@ TABLE_FORMAT_KNOWN = 1
 
 TRANSFORMED = "frazil.transformed"
 SWEPT = "frazil.swept"
+
+INDEX = "_index"
+"""The column of derived rows that says which one of its offset a row is."""
 
 _END = re.compile(r"frazil\.(?P<log_id>.+)\.end")
 
@@ -84,6 +88,14 @@ def follows_key(log_id: str) -> str:
 
 def count_key(log_id: str) -> str:
     return f"frazil.{log_id}.count"
+
+
+def written_key(log_id: str) -> str:
+    return f"frazil.{log_id}.written"
+
+
+def replays_key(log_id: str) -> str:
+    return f"frazil.{log_id}.replays"
 
 
 def derived_key(log_id: str, table: str) -> str:
@@ -161,10 +173,10 @@ def earlier_log(table: Table, log_id: str, partition: int) -> str | None:
 
 
 def check_no_earlier_log(table: Table, log_id: str, partition: int) -> None:
-    """Raise `TableRefused` if the table has rows of another log in that partition. A table of
-    results has no offsets."""
-    earlier = None if is_transformed(table) else earlier_log(table, log_id, partition)
-    if earlier is not None:
+    """Raise `TableRefused` if the table has rows of another log in that partition. A statement's results have no
+    offsets; rows that were derived from requests have those of the log."""
+    earlier = earlier_log(table, log_id, partition)
+    if earlier is not None and (not is_transformed(table) or INDEX in table.schema().column_names):
         name = ".".join(table.name())
         raise TableRefused(
             f"{name} holds the rows of an earlier topic of that name (log {earlier}, up to offset "

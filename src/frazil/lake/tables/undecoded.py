@@ -26,6 +26,7 @@ from frazil.lake.read.derived_tables import DerivedTable, load_derived
 from frazil.lake.tables.schema import TableLayout, TableName
 from frazil.lake.tables.store import TableStore
 from frazil.lake.tables.token import count_key, logs
+from frazil.lake.tables.written import with_replay
 
 ATTEMPTS_MAX = 8
 FLUSH_BYTES = 64 * 2**20
@@ -63,8 +64,12 @@ class UndecodedRequests:
         """Return which of these requests have rows in the topic's own table."""
         return _offsets_in(self._table(self._own, log_id), offsets)
 
-    def append(self, name: TableName, layout: TableLayout, log_id: str, rows: pa.RecordBatch) -> int:
+    def append(
+        self, name: TableName, layout: TableLayout, log_id: str, rows: pa.RecordBatch, written: tuple[str, ...]
+    ) -> int:
         """Append the rows of all offsets that the table has none of; returns how many rows were added.
+
+        `written` are the columns of the rows as the table records them.
 
         The table is created if needed. Whatever the answer to a commit is, the table is asked again.
         """
@@ -74,7 +79,7 @@ class UndecodedRequests:
             table = self._table(name, log_id)
             there = pa.array(sorted(_offsets_in(table, rows.column(OFFSET.name))), pa.int64())
             missing: pa.RecordBatch = rows.filter(pc.invert(pc.is_in(rows.column(OFFSET.name), there)))
-            if not missing.num_rows or self._commit(name, table, log_id, missing):
+            if not missing.num_rows or self._commit(name, table, log_id, missing, written):
                 return int(missing.num_rows)
             self._wait(delay_seconds(attempt))
             self._store.forget(name)
@@ -87,14 +92,19 @@ class UndecodedRequests:
             raise TableRefused(f"{name} is no longer there", table=str(name))
         return found
 
-    def _commit(self, name: TableName, table: DerivedTable, log_id: str, rows: pa.RecordBatch) -> bool:
+    def _commit(
+        self, name: TableName, table: DerivedTable, log_id: str, rows: pa.RecordBatch, written: tuple[str, ...]
+    ) -> bool:
         """Make one attempt on top of the snapshot that was searched; the next look determines what became of it."""
         writer = DataFileWriter(self._store.files_of(name), FLUSH_BYTES)
         writer.add(rows)
         files = writer.close()
         before = 0 if table.counted is None and not table.token else table.counted
         counted = {} if before is None else {count_key(log_id): str(before + rows.num_rows)}
-        change = pinned_change(table.loaded, files, counted, {f"frazil.{log_id}.replayed": str(rows.num_rows)})
+        extent = pc.min_max(rows.column(OFFSET.name)).as_py()
+        recorded = with_replay(table.loaded, log_id, extent["min"], extent["max"] + 1, written)
+        summary = {f"frazil.{log_id}.replayed": str(rows.num_rows)}
+        change = pinned_change(table.loaded, files, counted, summary, properties=recorded)
         try:
             self._catalog.commit_table(table.loaded, change.requirements, change.updates)
         except CommitFailedException as error:

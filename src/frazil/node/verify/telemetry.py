@@ -9,20 +9,21 @@ Offsets are checked in windows, so memory does not grow with log or tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from frazil.core.offsets import OffsetRange
 from frazil.core.rows import APPEND_TIME, OFFSET
 from frazil.lake.read.audit import OnRows, Problem, merged_problems, runs
 from frazil.lake.read.derived_tables import DerivedTable, DerivedTables
 from frazil.lake.read.row_tally import RowTally, added, open_engine
-from frazil.telemetry.decode import decode_parts
+from frazil.lake.tables.written import Writing
+from frazil.node.verify.written_columns import WrittenColumns, grouped, lifted_of
+from frazil.telemetry.decode import Decoded, decode_parts
 from frazil.telemetry.schemas import errors_table, tables_of
 from frazil.telemetry.signals import Signal
 
@@ -54,6 +55,11 @@ class TelemetryCheck:
         self._on_rows = on_rows
         self._known = tables_of(signal)
         self._errors = errors_table(signal)
+        self._columns = {
+            name: WrittenColumns(columns, self._tables.get(name))
+            for name, columns in self._known.items()
+            if name != self._errors
+        }
         self._found = TelemetryAudit(dict.fromkeys(self._tables, 0))
 
     def run(self, in_log: OffsetRange | None) -> TelemetryAudit:
@@ -85,7 +91,11 @@ class TelemetryCheck:
         return max(self._own.token, 0 if table is None else table.token)
 
     def _check_window(self, engine: duckdb.DuckDBPyConnection, window: OffsetRange, in_log: OffsetRange | None) -> None:
-        there = {name: self._tally(engine, table, window) for name, table in self._tables.items()}
+        errors = self._errors_tally(engine, window)
+        there = {} if self._errors not in self._tables else {self._errors: errors}
+        for name, table in self._tables.items():
+            if name != self._errors:
+                there[name] = self._tally(engine, table, window, errors)
         for name, tally in there.items():
             self._found.rows[name] += int(tally.count.sum())
             beyond = (tally.count > 0) & (np.arange(window.start, window.end) >= self._end(name))
@@ -100,26 +110,28 @@ class TelemetryCheck:
     def _reach(self, in_log: OffsetRange | None) -> int:
         return 0 if in_log is None else min(in_log.end, max(map(self._end, self._tables)))
 
-    def _tally(self, engine: duckdb.DuckDBPyConnection, table: DerivedTable, window: OffsetRange) -> RowTally:
-        tally = self._empty(table.name, window)
-        for batch in table.rows(self._columns(table.name), window):
-            tally.add(engine, batch)
+    def _errors_tally(self, engine: duckdb.DuckDBPyConnection, window: OffsetRange) -> RowTally:
+        tally, table = self._empty(self._errors, window), self._tables.get(self._errors)
+        if table is not None:
+            for batch in table.rows([*ERROR_COLUMNS[1:], "_index"], window):
+                tally.add(engine, batch)
+                self._on_rows(batch.num_rows)
+        return tally
+
+    def _tally(
+        self, engine: duckdb.DuckDBPyConnection, table: DerivedTable, window: OffsetRange, errors: RowTally
+    ) -> RowTally:
+        tally, columns = self._empty(table.name, window), self._columns[table.name]
+        for batch in table.rows([name for name in columns.names if name != OFFSET.name], window):
+            for part in columns.comparable(batch, lambda offsets: errors.count[offsets - window.start] > 0):
+                tally.add(engine, part)
             self._on_rows(batch.num_rows)
         return tally
 
     def _empty(self, name: str, window: OffsetRange) -> RowTally:
-        return RowTally(window, self._hashed(name), "data_points" if name == "metrics" else None)
-
-    def _columns(self, name: str) -> list[str]:
-        """Return the columns to read, which has the offset beside."""
-        return [column for column in (*self._hashed(name), "_index") if column != OFFSET.name]
-
-    def _hashed(self, name: str) -> tuple[str, ...]:
-        """Return the columns that follow from the request alone, without those of lifted attributes, which change."""
-        if name == self._errors:
-            return ERROR_COLUMNS
-        there = self._tables[name].columns() if name in self._tables else self._known[name].names
-        return (*(column for column in self._known[name].names if column in there and column != "_index"), "_index")
+        """Errors are compared in the same columns always, others in those that were written."""
+        hashed = ERROR_COLUMNS if name == self._errors else self._columns[name].names
+        return RowTally(window, hashed, "data_points" if name == "metrics" else None)
 
     def _check_indices(self, there: dict[str, RowTally], window: OffsetRange) -> None:
         """Whatever the log has: each row's index is there once."""
@@ -146,20 +158,21 @@ class TelemetryCheck:
         """Decode the requests again and compare what becomes of them with the tables."""
         errors = there.get(self._errors) or self._empty(self._errors, window)
 
-        def known(batch: pa.RecordBatch) -> pa.Array:
+        def known(batch: pa.RecordBatch) -> np.ndarray:
             """Which requests are errors in the table, whatever today's decoder makes of them."""
-            return pa.array(errors.count[batch.column(OFFSET.name).to_numpy() - window.start] > 0)
+            found: np.ndarray = errors.count[batch.column(OFFSET.name).to_numpy() - window.start] > 0
+            return found
 
         wanted = {name: self._empty(name, window) for name in self._known}
         for rows in self._read(part):
             self._found.redecoded += rows.num_rows
             self._on_rows(rows.num_rows)
-            place = (rows.column("request"), rows.column(OFFSET.name), rows.column(APPEND_TIME.name))
-            for decoded in decode_parts(self._signal, *place, self._own.partition):
+            for decoded, writings in self._decoded(rows, known(rows)):
                 for name, made in decoded.rows.items():
-                    wanted[name].add(engine, made)
-                wanted[self._errors].add(engine, decoded.errors.filter(pc.invert(known(decoded.errors))))
-            wanted[self._errors].add(engine, self._as_errors(rows.filter(known(rows))))
+                    if name in writings:
+                        wanted[name].add(engine, self._columns[name].expected(made, writings[name]))
+                wanted[self._errors].add(engine, decoded.errors.filter(pa.array(~known(decoded.errors))))
+            wanted[self._errors].add(engine, self._as_errors(rows.filter(pa.array(known(rows)))))
         offsets = np.arange(window.start, window.end)
         inside = (offsets >= part.start) & (offsets < part.end)
         for name, expected in wanted.items():
@@ -172,6 +185,27 @@ class TelemetryCheck:
             self._report("missing", fewer & checked, window, f"{name} lacks rows of these requests")
             self._report("double", more & checked, window, f"{name} has more rows than these requests")
             self._report("changed", other & checked, window, f"{name} has other rows than these requests")
+
+    def _decoded(
+        self, requests: pa.RecordBatch, is_replayed: np.ndarray
+    ) -> Iterator[tuple[Decoded, Mapping[str, Writing]]]:
+        """Decode requests as their rows were written, and yield with them what each table's rows were written with.
+
+        Tables may differ in the attributes that were lifted: then the requests are decoded several times, and the
+        errors are those of the first time.
+        """
+        names, offsets = list(self._columns), requests.column(OFFSET.name).to_numpy()
+        by_table = [self._columns[name].writings(offsets, is_replayed) for name in names]
+        for together, places in grouped(list(zip(*by_table, strict=True))):
+            writings = dict(zip(names, together, strict=True))
+            part = requests if len(places) == requests.num_rows else requests.take(pa.array(places))
+            place = (part.column("request"), part.column(OFFSET.name), part.column(APPEND_TIME.name))
+            lifted_sets = list(dict.fromkeys(lifted_of(writing) for writing in together if lifted_of(writing)))
+            for at, lifted in enumerate(lifted_sets or [()]):
+                served = ((), lifted) if at == 0 else (lifted,)  # without lifted columns, any decoding will do
+                those = {name: writing for name, writing in writings.items() if lifted_of(writing) in served}
+                for decoded in decode_parts(self._signal, *place, self._own.partition, lifted):
+                    yield (decoded if at == 0 else Decoded(decoded.rows, decoded.errors.slice(0, 0))), those
 
     def _as_errors(self, requests: pa.RecordBatch) -> pa.RecordBatch:
         count = requests.num_rows

@@ -94,10 +94,11 @@ class TickCommits:
             tokens = {table: end.token for table, end in ends.items() if table != topic.table}
             moves = moves_of(whole, topic.partition, tokens)
             for table, move in moves.items():
+                recorded = move if topic.derived is None else replace(move, written=topic.derived.written(table))
                 if table == topic.table:
-                    own[table].append(replace(move, derived=self._with_rows(ends, moves, move)))
+                    own[table].append(replace(recorded, derived=self._with_rows(ends, moves, move)))
                 elif move.rows:
-                    derived[table].append(move)
+                    derived[table].append(recorded)
         return set() if error is None else set(topic.tables)
 
     @staticmethod

@@ -34,6 +34,13 @@ class Derived(Protocol):
         """Return the table of rows from which nothing could be derived; None if there is no such table."""
         ...
 
+    def written(self, table: TableName) -> tuple[str, ...]:
+        """Return the columns that the rows of a table have, each with what is in it if that may change.
+
+        The table records them. None are recorded for a table whose columns never change.
+        """
+        ...
+
     def parts(self, rows: pa.RecordBatch, partition: int) -> Iterator[Mapping[TableName, pa.RecordBatch]]:
         """Yield the rows of each table, derived from rows in the form of the log, with their offsets."""
         ...

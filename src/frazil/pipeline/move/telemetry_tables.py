@@ -37,6 +37,9 @@ class TelemetryTables:
     def errors(self) -> TableName:
         return self._name(errors_table(self.signal))
 
+    def written(self, table: TableName) -> tuple[str, ...]:
+        return _written(self, table.table)
+
     def parts(self, rows: pa.RecordBatch, partition: int) -> Iterator[Mapping[TableName, pa.RecordBatch]]:
         requests, offsets, times = rows.column("request"), rows.column(OFFSET.name), rows.column(APPEND_TIME.name)
         for decoded in decode_parts(self.signal, requests, offsets, times, partition, self.lifted):
@@ -44,6 +47,15 @@ class TelemetryTables:
 
     def _name(self, table: str) -> TableName:
         return TableName(self.namespace, table)
+
+
+def _written(tables: TelemetryTables, table: str) -> tuple[str, ...]:
+    """Return nothing for errors: their columns that a proof compares are always there."""
+    if table == errors_table(tables.signal):
+        return ()
+    own = tables_of(tables.signal)[table].names
+    lifted = tables_of(tables.signal, tables.lifted)[table].names[len(own) :]
+    return (*own, *(str(one) for one in tables.lifted if one.column in lifted))
 
 
 @functools.lru_cache(maxsize=16_384)

@@ -34,6 +34,18 @@ class Lifted:
     column: str
     type: str = "string"
 
+    @classmethod
+    def parse(cls, text: str) -> Lifted:
+        """Return what `str()` made a text of."""
+        column, _, rest = text.partition("=")
+        source, _, rest = rest.partition(":")
+        key, _, kind = rest.rpartition(":")
+        return cls(LiftedFrom(source), key, column, kind)
+
+    def __str__(self) -> str:
+        """Neither columns nor types have the signs between them. No other column of a table has a `=` in its name."""
+        return f"{self.column}={self.source}:{self.key}:{self.type}"
+
 
 def with_lifted(columns: pa.Schema, lifted: Sequence[Lifted]) -> pa.Schema:
     """Return the columns of a table, followed by those of lifted attributes."""
