@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,13 +89,16 @@ class OtlpDoors:
 
 
 @contextlib.asynccontextmanager
-async def otlp_doors(folder: Path, security: bool = False, **otlp: Any) -> AsyncIterator[OtlpDoors]:
-    """`otlp` are its settings."""
+async def otlp_doors(
+    folder: Path, security: bool = False, *, others: Mapping[str, Any] | None = None, **otlp: Any
+) -> AsyncIterator[OtlpDoors]:
+    """`otlp` are its settings, `others` those of other sections."""
     given = {
         "data": folder,
         "security": {"enabled": security},
         "broker": {"enabled": False},
         "telemetry": {"enabled": True, "otlp": {"grpc_port": 0, "http_port": 0, **otlp}},
+        **(others or {}),
     }
     with open_node(Settings.model_validate(given), serves=True) as node:
         await node.start()

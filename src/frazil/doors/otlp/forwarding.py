@@ -18,7 +18,7 @@ from frazil.doors.otlp.headers import Export
 from frazil.doors.otlp.statuses import DETAILS, OtlpStatus, StatusError, retry_after_ms
 from frazil.doors.owner_channels import FORWARDED, OwnerChannels
 from frazil.node.access.gate import AUTHORIZATION
-from frazil.node.request_ids import HEADER, current
+from frazil.node.request_ids import HEADER, PARENT, current
 from frazil.node.telemetry.telemetry import DATASET_HEADER, TENANT_HEADER
 from frazil.telemetry.requests import SERVICES
 
@@ -44,6 +44,8 @@ class OtlpForwarding:
         metadata = [(FORWARDED, "1"), *((name, value) for name, value in given if value is not None)]
         if (current_request := current()) is not None:
             metadata.append((HEADER, current_request.id))
+            if current_request.trace_parent is not None:
+                metadata.append((PARENT, current_request.trace_parent))
         channel: Any = self._channels.to(address)  # gRPC's types know no calls with serialised messages
         try:
             await channel.unary_unary(f"/{SERVICES[asked.signal]}/Export")(

@@ -16,7 +16,7 @@ from frazil.doors.listen import address_of, listen_or_free, listening
 from frazil.doors.secure_http import SecureHttp, SecureListener
 from frazil.doors.tls import DoorTls
 from frazil.node.access.gate import AUTHORIZATION
-from frazil.node.request_ids import HEADER, App, RequestIds
+from frazil.node.request_ids import HEADER, PARENT, App, RequestIds
 from frazil.node.telemetry.telemetry import DATASET_HEADER, TENANT_HEADER
 
 SETTING = "telemetry.otlp.http_port"
@@ -24,6 +24,7 @@ KEEP_ALIVE_S = 75
 """Exporters send every few seconds. A connection without a request ends sooner: see `frazil.doors.descriptors`."""
 STOP_SECONDS_MAX = 5.0
 PREFLIGHT_SECONDS_MAX = 600
+_CONTENT = ("content-type", "content-encoding")
 
 
 class HttpServer:
@@ -88,7 +89,7 @@ def _with_cors(app: App, settings: OtlpSettings) -> App:
         app,
         allow_origins=list(settings.cors_origins),
         allow_methods=["POST"],
-        allow_headers=[AUTHORIZATION, "content-type", "content-encoding", TENANT_HEADER, DATASET_HEADER, HEADER],
+        allow_headers=[*_CONTENT, AUTHORIZATION, TENANT_HEADER, DATASET_HEADER, HEADER, PARENT],
         expose_headers=[HEADER, "retry-after"],
         max_age=PREFLIGHT_SECONDS_MAX,
     )

@@ -21,6 +21,7 @@ from frazil.core.sequences import Sent
 from frazil.log.topic import Topic
 from frazil.log.write.group import Notify, call_on, resolve_futures
 from frazil.log.write.publishing import Outgoing, check_safe, message_rows
+from frazil.node.request_ids import current
 
 if TYPE_CHECKING:
     from frazil.broker.counts import BrokerCounts
@@ -103,8 +104,8 @@ class BatchPublisher:
     async def publish(
         self, rows: Iterable[bytes | str | Outgoing] | pa.RecordBatch, sent: Sent | None = None
     ) -> OffsetRange:
-        """Run all steps for one batch, and return once it is durable."""
-        began_us = self.now_us()
+        """Run all steps for one batch, and return once it is durable. It is traced as part of the caller's span."""
+        began_us, given = self.now_us(), _trace_of_call()
         try:
             batch = rows if isinstance(rows, pa.RecordBatch) else self._message_rows(rows)
             await self.check(lambda: judged(batch))
@@ -113,9 +114,9 @@ class BatchPublisher:
             count = self.begin_many(batch, lambda part: call_on(loop, resolve_futures, part), future, sent)
             first = await future
         except FrazilError as error:
-            self.refused(error, began_us, ())
+            self.refused(error, began_us, given)
             raise
-        self.published(batch, first, began_us, ())
+        self.published(batch, first, began_us, given)
         return OffsetRange(first, first + count)
 
     async def check(self, messages: Callable[[], Iterable[Judged]]) -> None:
@@ -156,6 +157,11 @@ class BatchPublisher:
         self.topic.check_is_message_topic()
         context = self.topic.log.context
         return message_rows(context.settings, messages, context.clock.now_us())[0]
+
+
+def _trace_of_call() -> Sequence[tuple[int, str]]:
+    request = current()
+    return () if request is None or request.trace_parent is None else ((0, request.trace_parent),)
 
 
 def judged(batch: pa.RecordBatch) -> Iterable[Judged]:
