@@ -10,6 +10,7 @@ import frazil
 from frazil.registry.definition import incompatibilities
 from frazil.registry.definitions import parse_definition, stored_definition
 from frazil.registry.kinds import CompatibilityMode, SchemaType
+from frazil.registry.protobuf import schema as compiling
 
 
 def reads(reader: str, writer: str, syntax: str = "proto3") -> list[str]:
@@ -174,3 +175,16 @@ def test_a_payload_that_is_nested_too_deep_does_not_fit() -> None:
             size >>= 7
         payload = b"\x0a" + length + bytes([size]) + payload
     assert "Error parsing" in str(protobuf("message M { M next = 1; }").validator()(payload))
+
+
+def test_few_schemas_are_compiled_at_once_and_few_callers_wait() -> None:
+    """Each takes a process, and its caller a thread of the door."""
+    places = compiling.COMPILING_MAX + compiling.WAITING_MAX
+    for _ in range(places):
+        compiling._places.acquire()
+    try:
+        with pytest.raises(frazil.TryLater, match=f"{places} schemas are compiled or wait for it"):
+            protobuf("message Waiting { string a = 1; }")
+    finally:
+        compiling._places.release(places)
+    assert protobuf("message Waiting { string a = 1; }").validator()(b"") is None

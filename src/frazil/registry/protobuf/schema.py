@@ -9,7 +9,9 @@ import base64
 import importlib.util
 import sys
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,12 @@ from frazil.registry.kinds import SchemaType
 from frazil.registry.protobuf.compatibility import reading_problems
 
 COMPILE_S_MAX = 30.0
+COMPILING_MAX, WAITING_MAX = 2, 8
+"""Processes of protoc, and callers that wait for them: these also take threads of the doors."""
 _FILE = "schema.proto"
 _DESCRIPTORS = "descriptors"
+_compiling = threading.BoundedSemaphore(COMPILING_MAX)
+_places = threading.BoundedSemaphore(COMPILING_MAX + WAITING_MAX)
 
 
 class ProtobufSchema(Definition):
@@ -81,7 +87,7 @@ class ProtobufSchema(Definition):
 def _compile(text: str) -> bytes:
     if importlib.util.find_spec("grpc_tools") is None:
         raise NotInstalled(install_hint("grpc_tools"))
-    with tempfile.TemporaryDirectory(prefix="frazil-proto-") as folder:
+    with _in_turn(), tempfile.TemporaryDirectory(prefix="frazil-proto-") as folder:
         source, result = Path(folder, _FILE), Path(folder, "descriptors")
         source.write_text(text, encoding="utf-8", newline="")
         command = [sys.executable, "-P", "-m", "grpc_tools.protoc", "-I.", "--include_imports"]
@@ -94,3 +100,14 @@ def _compile(text: str) -> bytes:
             said = "; ".join(done.stderr.split("\n")).strip("; ")
             raise InvalidSchema(FIELD, f"is not Protocol Buffers: {said:.500}")
         return result.read_bytes()
+
+
+@contextmanager
+def _in_turn() -> Iterator[None]:
+    if not _places.acquire(blocking=False):
+        raise TryLater(f"{COMPILING_MAX + WAITING_MAX} schemas are compiled or wait for it; try again")
+    try:
+        with _compiling:
+            yield
+    finally:
+        _places.release()
