@@ -16,9 +16,12 @@ from frazil.lake.tables.schema import TableName
 from frazil.lake.tables.store import TableStore
 from frazil.node.movers.log_source import OwnLogs
 from frazil.pipeline.move.mover import Mover
+from frazil.telemetry.signals import Signal
 from frazil.testing import FakeClock
 from frazil.testing.jobs import InProcessJobs
+from parts.otlp_requests import append, points
 
+METRICS = "/acme.default/metrics"
 ORDERS, TABLE = "/shop/orders", ("shop", "orders")
 
 Cure = Callable[[Catalog, frazil.Storage], object]
@@ -96,3 +99,20 @@ def test_a_mover_that_remembers_the_table_of_an_earlier_topic_does_not_refuse_th
         storage.topic(ORDERS).publish(b"newer")
         assert mover.tick(all_of_it=True).failures == 0
         assert table_payloads(catalog) == [b"new", b"newer"]
+
+
+def test_tables_of_telemetry_get_no_rows_of_two_logs_with_the_same_offsets(settings: Settings) -> None:
+    tables = [("acme.default", name) for name in ("metrics", "metrics_gauge", "metrics_sum")]
+    with frazil.open(settings) as storage:
+        mover, catalog = new_mover(settings, storage), open_catalog(settings)
+        append(storage, METRICS, Signal.METRICS, points(1), points(2))
+        assert mover.tick(all_of_it=True).failures == 0
+        storage.delete_topic(METRICS)
+        append(storage, METRICS, Signal.METRICS, points(3))
+        for name in tables:
+            error = str(mover.tick(all_of_it=True).topics[METRICS].error)
+            assert error.startswith(f"{'.'.join(name)} holds the rows of an earlier topic of that name")
+            catalog.rename_table(name, (name[0], f"{name[1]}_before"))
+        assert mover.tick(all_of_it=True).topics[METRICS].error is None
+        assert [catalog.load_table(name).scan().count() for name in tables] == [2, 2, 2]
+        assert [catalog.load_table((name[0], f"{name[1]}_before")).scan().count() for name in tables] == [4, 4, 4]

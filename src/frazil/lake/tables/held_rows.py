@@ -18,12 +18,9 @@ from frazil.core.offsets import OffsetRange
 from frazil.core.rows import OFFSET
 from frazil.lake.read.offset_files import bounds
 from frazil.lake.tables.schema import PARTITION
-from frazil.lake.tables.token import end_before_log, gaps, is_transformed, logs, read_token
+from frazil.lake.tables.token import INDEX_COLUMN, end_before_log, gaps, is_transformed, logs, read_token
 
 PartitionRange = tuple[int, OffsetRange]
-
-INDEX_COLUMN = "_index"
-"""Of tables of telemetry: the place of a row in its request. No column of a topic begins with an underscore."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,9 @@ TABLE_FORMAT_KNOWN = 1
 TRANSFORMED = "frazil.transformed"
 SWEPT = "frazil.swept"
 
+INDEX_COLUMN = "_index"
+"""Of tables of telemetry: the place of a row in its request. No column of a topic begins with an underscore."""
+
 INDEX = "_index"
 """The column of derived rows that says which one of its offset a row is."""
 
@@ -176,7 +179,7 @@ def check_no_earlier_log(table: Table, log_id: str, partition: int) -> None:
     """Raise `TableRefused` if the table has rows of another log in that partition. A statement's results have no
     offsets; rows that were derived from requests have those of the log."""
     earlier = earlier_log(table, log_id, partition)
-    if earlier is not None and (not is_transformed(table) or INDEX in table.schema().column_names):
+    if earlier is not None and (not is_transformed(table) or INDEX_COLUMN in table.schema().column_names):
         name = ".".join(table.name())
         raise TableRefused(
             f"{name} holds the rows of an earlier topic of that name (log {earlier}, up to offset "
