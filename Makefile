@@ -37,8 +37,15 @@ parts: setup ## Get the real servers that tests run against; quick when they are
 	@sh scripts/parts.sh
 
 .PHONY: test
-test: lint parts ## Run the linters, then all tests but the long ones, quick tests first
+test: setup parts ## Run the linters, then all tests but the long ones, quick tests first
+	@$(MAKE) -j2 lint rewritten
 	@$(PYTEST) -m "not long"
+
+# pytest rewrites the assertions of each module when it is first imported, and keeps the result. Done here once, beside mypy,
+# which uses one core: otherwise each worker does it for all modules, at the same time. What fails here fails again in the tests.
+.PHONY: rewritten
+rewritten: setup
+	-@$(BIN)/pytest --collect-only -qq > /dev/null
 
 .PHONY: test-long
 test-long: setup parts ## Run the long crash and soak rounds, and the property tests with more examples
