@@ -60,6 +60,7 @@ def clean(**environment: str) -> dict[str, str]:
 def test_verbs_options_and_topics_of_a_folder_are_completed(shell: Shell, data: Path) -> None:
     assert shell.completes("frazil subs") == ["subscriptions"]
     assert "--server" in shell.completes("frazil topics list --s")
+    assert shell.completes("frazil serve --otlp-") == ["--otlp-host", "--otlp-grpc-port", "--otlp-http-port"]
     assert shell.completes("frazil topics describe /shop/", FRAZIL_DATA=str(data)) == ["/shop/orders", "/shop/others"]
     assert shell.completes(f"frazil consume --data {data} /lab") == ["/lab/readings"]
 

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from frazil.cli.terminal import options
+from frazil.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from frazil.core.settings import Settings
+    from frazil.core.settings.telemetry import TelemetrySettings
 
 
 def serve(
@@ -27,6 +29,16 @@ def serve(
     admin_port: Annotated[
         int | None, typer.Option("--admin-port", min=0, max=65535, help="For Danube's admin tools; 0 takes a free one.")
     ] = None,
+    telemetry: Annotated[
+        bool, typer.Option("--telemetry", help="Let OpenTelemetry's exporters send, over OTLP/gRPC and OTLP/HTTP.")
+    ] = False,
+    otlp_host: Annotated[str | None, typer.Option("--otlp-host", help="Of both doors for OTLP.")] = None,
+    otlp_grpc_port: Annotated[
+        int | None, typer.Option("--otlp-grpc-port", min=0, max=65535, help="For OTLP/gRPC; 0 takes a free one.")
+    ] = None,
+    otlp_http_port: Annotated[
+        int | None, typer.Option("--otlp-http-port", min=0, max=65535, help="For OTLP/HTTP; 0 takes a free one.")
+    ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Let other hosts in without security: only in a trusted network.")
     ] = False,
@@ -36,7 +48,8 @@ def serve(
     config: options.Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Own the data folder, serve HTTP, Flight and Danube clients, and move rows to tables, until SIGTERM or Ctrl-C."""
+    """Own the data folder, serve HTTP, Flight, Danube and OTLP clients, and move rows to tables, until SIGTERM or
+    Ctrl-C."""
     from frazil.serve.process import serve_until_stopped  # importing the web framework takes longer than most verbs run
 
     settings = options.settings_on_disk(data, config)
@@ -51,11 +64,26 @@ def serve(
             "http": settings.http.model_copy(update=http),
             "flight": settings.flight.model_copy(update=flight),
             "broker": settings.broker.model_copy(update=broker),
+            "telemetry": _telemetry(settings.telemetry, telemetry, otlp_host, otlp_grpc_port, otlp_http_port),
         }
     )
     mover = None if no_pipeline or not settings.pipeline.enabled else _mover_command(settings, config, log_json)
     command = partial(_command, settings, config)
     serve_until_stopped(settings, mover=mover, command=command, log_json=log_json, announce_json=as_json)
+
+
+def _telemetry(
+    settings: TelemetrySettings, enabled: bool, host: str | None, grpc_port: int | None, http_port: int | None
+) -> TelemetrySettings:
+    """Return the settings with these options. Only the server asks whether telemetry is enabled, not the mover."""
+    given = {"grpc_host": host, "http_host": host, "grpc_port": grpc_port, "http_port": http_port}
+    otlp = {name: value for name, value in given.items() if value is not None}
+    if otlp and not (enabled or settings.enabled):
+        raise InvalidInput(
+            "--otlp-… says where the doors for OTLP listen: open them with --telemetry", option="--telemetry"
+        )
+    update = {"enabled": enabled or settings.enabled, "otlp": settings.otlp.model_copy(update=otlp)}
+    return settings.model_copy(update=update)
 
 
 def _mover_command(settings: Settings, config: Path | None, log_json: bool) -> list[str]:

@@ -31,7 +31,7 @@ from frazil.node.node import Node
 from frazil.telemetry.requests import FILES, PROFILES_SERVICE, SERVICES
 from frazil.telemetry.signals import Signal
 
-SETTING = "telemetry.otlp.grpc_port"
+SETTING = "--otlp-grpc-port or telemetry.otlp.grpc_port"
 STREAMS_OF_CONNECTION_MAX = 256
 NO_PROFILES = "Frazil keeps traces, logs and metrics; leave profiles out of the exporter's pipeline"
 

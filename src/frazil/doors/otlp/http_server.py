@@ -19,7 +19,7 @@ from frazil.node.access.gate import AUTHORIZATION
 from frazil.node.request_ids import HEADER, PARENT, App, RequestIds
 from frazil.node.telemetry.telemetry import DATASET_HEADER, TENANT_HEADER
 
-SETTING = "telemetry.otlp.http_port"
+SETTING = "--otlp-http-port or telemetry.otlp.http_port"
 KEEP_ALIVE_S = 75
 """Exporters send every few seconds. A connection without a request ends sooner: see `frazil.doors.descriptors`."""
 STOP_SECONDS_MAX = 5.0
