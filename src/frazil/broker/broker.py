@@ -37,6 +37,7 @@ from frazil.broker.subscriptions.subscription import Subscription, new_incarnati
 from frazil.broker.topics.dead_letters import HEADERS_BYTES_MAX, dead_letter, letters_of
 from frazil.broker.topics.directory import Directory
 from frazil.broker.topics.entry import Entry
+from frazil.broker.topics.identities import OwnedLog, TopicMoved
 from frazil.broker.topics.topic import BrokerTopic
 from frazil.core.clock import Clock
 from frazil.core.errors import (
@@ -411,28 +412,33 @@ class Broker(BrokerQueries):
         self.check_open()
         async with self._making, self._progress.held(), self._directory.held(name):
             names = await self._directory.all_of(name)
-            await self._directory.check_here(names)
+            owned = await self._directory.owned(names)
             users = [await self._records.users(one) for one in names]
             subscriptions, producers = (sum(each) for each in zip(*users, strict=True))
             if not force and (subscriptions or producers):
                 raise TopicInUse(str(name), subscriptions, producers)
-            await to_its_end(self._delete_all(names))
+            await to_its_end(self._delete_all(owned))
 
-    async def _delete_all(self, names: Sequence[TopicName]) -> None:
-        for one in reversed(names):
+    async def _delete_all(self, owned: Mapping[TopicName, OwnedLog | None]) -> None:
+        for one in reversed(list(owned)):
             stored = one not in self._topics or self._topics[one].reliable
-            await self._remove(one)
+            await self._remove(one, owned[one])
             if stored:
                 await self._directory.delete_log(one)
 
-    async def _remove(self, name: TopicName) -> None:
-        """Remove all but the log, which is deleted later: a cursor never outlives its log. Stored state goes first."""
+    async def _remove(self, name: TopicName, owned: OwnedLog | None) -> None:
+        """Remove all but the log, which is deleted later: a cursor never outlives its log. Stored state goes first.
+
+        If another broker owns the topic by now, nothing is removed: neither its records nor its objects.
+        """
         topic = self._topics.get(name)
         try:
-            await self._directory.forget(name)
+            await self._directory.forget(name, owned)
+        except TopicMoved:
+            raise
         except BaseException:
             if topic is not None:
-                self._progress.store_again(str(name), partial(records_of_topic, topic))
+                self._progress.store_again(str(name), name, partial(records_of_topic, topic))
             raise
         self._topics.remove(name)
         self._progress.forget(str(name))
@@ -454,7 +460,8 @@ class Broker(BrokerQueries):
             try:
                 await self._records.delete_subscription(topic.name, name)  # first: if it fails, nothing has changed
             except BaseException:
-                self._progress.store_again(progress_key(name, topic.name), partial(records_of, topic, subscription))
+                key = progress_key(name, topic.name)
+                self._progress.store_again(key, topic.name, partial(records_of, topic, subscription))
                 raise
             del topic.subscriptions[name]
             self._forget_consumers(topic, subscription)

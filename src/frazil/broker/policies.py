@@ -87,7 +87,8 @@ class SubscriptionPolicies:
             else:
                 await self._directory.create(letters, 0, True, None, {key: after}, instead={key: before})
         except BaseException:  # it may still have been stored
-            self._progress.store_again(progress_key(found.name, topic.name), partial(records_of, topic, found))
+            of = progress_key(found.name, topic.name)
+            self._progress.store_again(of, topic.name, partial(records_of, topic, found))
             raise
         found.set_policy(own, self._defaults)
 

@@ -43,6 +43,7 @@ from frazil.meta.store import (
     ABSENT,
     KEY_BYTES_MAX,
     VALUE_BYTES_MAX,
+    KeyAt,
     Lease,
     Listing,
     StoredEntry,
@@ -103,13 +104,16 @@ class EtcdStore:
                 self.put_all(step)
         return made_at
 
-    def put_all(self, values: Mapping[str, bytes]) -> None:
+    def put_all(self, values: Mapping[str, bytes], *, only_at: KeyAt | None = None) -> bool:
         for key, value in values.items():
             check_key(key)
             check_value(value)
+        conditions = self._conditions(only_at)
         for step in _steps(values):
             puts = [pb.PutRequest(key=self._path(key), value=value) for key, value in step.items()]
-            self._change([], [pb.RequestOp(request_put=put) for put in puts], self._fence)
+            if self._change(conditions, [pb.RequestOp(request_put=put) for put in puts], self._fence) is None:
+                return False
+        return True
 
     def delete(self, key: str, revision: int) -> bool:
         check_key(key)
@@ -119,15 +123,18 @@ class EtcdStore:
         change = pb.RequestOp(request_delete_range=remove)
         return self._change([_is_at(remove.key, revision)], [change], self._fence_of(key)) is not None
 
-    def delete_all(self, keys: Collection[str], below: Collection[str] = ()) -> None:
+    def delete_all(self, keys: Collection[str], below: Collection[str] = (), *, only_at: KeyAt | None = None) -> bool:
         for key in (*keys, *below):
             check_key(key)
         prefixes = [self._path(prefix) for prefix in below]
         removals = [pb.DeleteRangeRequest(key=path, range_end=range_end(path)) for path in prefixes]
         removals += [pb.DeleteRangeRequest(key=self._path(key)) for key in keys]
+        conditions = self._conditions(only_at)
         for at in range(0, len(removals), STEP_KEYS_MAX):
-            step = removals[at : at + STEP_KEYS_MAX]
-            self._change([], [pb.RequestOp(request_delete_range=one) for one in step], self._fence)
+            step = [pb.RequestOp(request_delete_range=one) for one in removals[at : at + STEP_KEYS_MAX]]
+            if self._change(conditions, step, self._fence) is None:
+                return False
+        return True
 
     def list(self, prefix: str, suffix: str = "") -> list[StoredEntry]:
         return [entry for entry in self.snapshot(prefix).entries if entry.key.endswith(suffix)]
@@ -259,6 +266,9 @@ class EtcdStore:
                 raise self._client.unavailable(error) from None
             with self._guard:
                 self._unsettled = [one for one in self._unsettled if one is not slip]
+
+    def _conditions(self, only_at: KeyAt | None) -> Sequence[pb.Compare]:
+        return [] if only_at is None else [_is_at(self._path(only_at.key), only_at.revision)]
 
     def _fence_of(self, key: str) -> _Fence | None:
         """Return the fence for a change of that key; the fence's own key has none."""

@@ -20,7 +20,7 @@ from frazil.core.clock import Clock, SystemClock
 from frazil.core.disk.modes import make_private_file, make_private_folder
 from frazil.core.errors import Closed, DiskFull, Fenced, FrazilError, LeaseExpired, RevisionCompacted, TryLater
 from frazil.meta.sqlite_changes import CHANGES_MAX, CLOCK_SLACK_US, Changing, after_prefix, prepare
-from frazil.meta.store import Change, Lease, Listing, StoredEntry, Watch, check_key, check_ttl, check_value
+from frazil.meta.store import Change, KeyAt, Lease, Listing, StoredEntry, Watch, check_key, check_ttl, check_value
 
 LOCK_WAIT_S_MAX = 30.0
 CLOSE_S_MAX = 5.0
@@ -91,14 +91,18 @@ class SqliteStore:
                 change.put(also)
             return change.put({key: value}, lease.id)
 
-    def put_all(self, values: Mapping[str, bytes]) -> None:
+    def put_all(self, values: Mapping[str, bytes], *, only_at: KeyAt | None = None) -> bool:
         for key, value in values.items():
             check_key(key)
             check_value(value)
-        if values:
-            with self._changing() as change:
-                self._check_fence(change)
-                change.put(values)
+        if not values:
+            return True
+        with self._changing() as change:
+            self._check_fence(change)
+            if not change.holds(only_at):
+                return False
+            change.put(values)
+            return True
 
     def delete(self, key: str, revision: int) -> bool:
         check_key(key)
@@ -110,12 +114,15 @@ class SqliteStore:
             change.delete([key])
             return True
 
-    def delete_all(self, keys: Collection[str], below: Collection[str] = ()) -> None:
+    def delete_all(self, keys: Collection[str], below: Collection[str] = (), *, only_at: KeyAt | None = None) -> bool:
         for key in (*keys, *below):
             check_key(key)
         with self._changing() as change:
             self._check_fence(change)
+            if not change.holds(only_at):
+                return False
             change.delete_all(keys, below)
+            return True
 
     def list(self, prefix: str, suffix: str = "") -> list[StoredEntry]:
         return self._snapshot(prefix, suffix).entries

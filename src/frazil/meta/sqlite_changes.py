@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Collection, Mapping
 
 from frazil.core.errors import NewerFormat
-from frazil.meta.store import ABSENT
+from frazil.meta.store import ABSENT, KeyAt
 
 CHANGES_MAX = 10_000
 CHANGES_BYTES_MAX = 16 * 1024 * 1024
@@ -91,6 +91,9 @@ class Changing:
     def revision_of(self, key: str) -> int:
         found = self._connection.execute("SELECT revision FROM entries WHERE key = ?", (key,)).fetchone()
         return ABSENT if found is None else found[0]
+
+    def holds(self, condition: KeyAt | None) -> bool:
+        return condition is None or self.revision_of(condition.key) == condition.revision
 
     def value_of(self, key: str) -> bytes | None:
         found = self._connection.execute("SELECT value FROM entries WHERE key = ?", (key,)).fetchone()

@@ -34,6 +34,15 @@ class StoredEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyAt:
+    """A key as a caller has read it: a change on this condition is made only while nobody has changed the key since."""
+
+    key: str
+    revision: int
+    """`ABSENT` if there was no such key."""
+
+
+@dataclass(frozen=True, slots=True)
 class Listing:
     """Entries at one revision of the store: a watch from that revision sees all later changes."""
 
@@ -137,10 +146,11 @@ class MetaStore(Protocol):
         """
         ...
 
-    def put_all(self, values: Mapping[str, bytes]) -> None:
-        """Set these values unconditionally: the last writer wins. A store may do it in several steps.
+    def put_all(self, values: Mapping[str, bytes], *, only_at: KeyAt | None = None) -> bool:
+        """Set these values: the last writer wins. A store may do it in several steps.
 
-        Each step is atomic, at one revision; after an error the earlier steps stay.
+        Each step is atomic, at one revision; after an error the earlier steps stay. `only_at` must hold at each step;
+        returns False at the first one where it does not.
         """
         ...
 
@@ -148,11 +158,11 @@ class MetaStore(Protocol):
         """Delete the key if it still has that revision; returns whether it was deleted."""
         ...
 
-    def delete_all(self, keys: Collection[str], below: Collection[str] = ()) -> None:
-        """Delete these keys, and all keys that begin with a prefix in `below`, unconditionally.
+    def delete_all(self, keys: Collection[str], below: Collection[str] = (), *, only_at: KeyAt | None = None) -> bool:
+        """Delete these keys, and all keys that begin with a prefix in `below`, whatever they are by now.
 
         A store may do it in several steps if there are many keys: `below` in the first one, the keys in their order.
-        Each step is atomic, at one revision; after an error the earlier steps stay.
+        Each step is atomic, at one revision; after an error the earlier steps stay. `only_at` as in `put_all`.
         """
         ...
 

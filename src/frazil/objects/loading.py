@@ -3,6 +3,8 @@
 Objects are walked by offset. A fence ends its epoch; the next one begins where the fence says. Several objects travel
 at once, so a crash may leave some behind a hole: those do not count. But a hole below what was stored when a later
 object was made (`stored_before`) is damage: an object is missing there, and is named.
+
+Objects whose removal was noted do not count, whether they are still there or not: a former owner may be removing them.
 """
 
 from __future__ import annotations
@@ -52,8 +54,8 @@ def load_objects(
 
     With `before`, what was found before, only what follows is listed.
     """
-    recorded = before or ([] if manifests is None else manifests.of(log_id))
-    is_chain = bool(before) or _are_all(store, recorded)
+    recorded, below = (before, 0) if before or manifests is None else _recorded(manifests, log_id)
+    is_chain = bool(before) or _are_all(store, recorded, below)
     held = recorded if is_chain else []
     known = {} if is_chain else {object_name(one): one for one in recorded}
     for tries_left in reversed(range(TRIES_MAX)):
@@ -62,7 +64,7 @@ def load_objects(
             if is_chain and not before:
                 _check_newest(held, listed)
             behind = {name: info for name, info in listed.items() if not held or name > object_name(held[-1])}
-            return _judged(store, behind, held, known)
+            return _judged(store, behind, held, known, below)
         except ObjectDamaged:
             if not tries_left or _list(store, log_id, held).keys() == listed.keys():
                 raise  # otherwise its owner has removed or added some meanwhile
@@ -80,7 +82,14 @@ def object_name(one: StoredObject) -> ObjectName:
     return ObjectName(one.log_id, one.epoch, one.first)
 
 
-def _are_all(store: ObjectStore, recorded: Sequence[StoredObject]) -> bool:
+def _recorded(manifests: Manifests, log_id: str) -> tuple[list[StoredObject], int]:
+    """Return the objects that have a manifest and count, and the offset below which none does."""
+    found = manifests.of(log_id)
+    below = manifests.removed_below(log_id)
+    return [one for one in found if one.end > below], below
+
+
+def _are_all(store: ObjectStore, recorded: Sequence[StoredObject], below: int) -> bool:
     """Whether no object is missing before the last one that has a manifest.
 
     Manifests may be lost while others are stored, as when the metadata store is restored from a backup. Then there is
@@ -95,7 +104,7 @@ def _are_all(store: ObjectStore, recorded: Sequence[StoredObject]) -> bool:
         name = parse_name(info.name)
         if name is not None and name >= first:
             break
-        if name is not None and name.first < first.first and not _is_fence(store, info):
+        if name is not None and below <= name.first < first.first and not _is_fence(store, info):
             return False
     return True
 
@@ -152,13 +161,15 @@ def _judged(
     listed: Mapping[ObjectName, ObjectInfo],
     held: Sequence[StoredObject],
     known: Mapping[ObjectName, StoredObject],
+    below: int,
 ) -> LoadedObjects:
-    chain = chain_of(listed)
+    chain = chain_of(name for name, info in listed.items() if name.first >= below or info.size_bytes <= FENCE_BYTES_MAX)
     unknown = [name for name in chain if name not in known]
     found = dict(known)
     for one in REQUESTS.map(lambda name: _found(store, name, listed[name]), unknown):
         found[object_name(one)] = one
-    walk = _ChainWalk(store, held)
+    chain = [name for name in chain if found[name].range is None or found[name].end > below]
+    walk = _ChainWalk(store, held, below)
     for position, name in enumerate(chain):
         if walk.take(found[name]):
             continue
@@ -195,8 +206,9 @@ def _found(store: ObjectStore, name: ObjectName, info: ObjectInfo) -> StoredObje
 class _ChainWalk:
     """The objects that count so far."""
 
-    def __init__(self, store: ObjectStore, held: Sequence[StoredObject]) -> None:
+    def __init__(self, store: ObjectStore, held: Sequence[StoredObject], below: int) -> None:
         self._store = store
+        self._below = below
         self.objects = list(held)
         self.epoch = held[-1].epoch if held else 0
         self.end = held[-1].end if held else None
@@ -226,7 +238,7 @@ class _ChainWalk:
     def begins_with(self, behind: Sequence[StoredObject]) -> bool:
         """Take the first object behind a hole if there are only fences before it: retention has removed the objects in
         between, and leaves fences. Returns False if they were never stored."""
-        if self.objects or self._stored_before(behind)[0] < behind[0].first:
+        if self.objects or max(self._below, self._stored_before(behind)[0]) < behind[0].first:
             return False
         self.epoch, self.end = behind[0].epoch, behind[0].first
         return self.take(behind[0])

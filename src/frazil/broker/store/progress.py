@@ -17,6 +17,7 @@ from frazil.broker.store.records import Records, Stored
 from frazil.broker.subscriptions.subscription import Subscription
 from frazil.core.backoff import backoff
 from frazil.core.errors import FrazilError
+from frazil.core.names import TopicName
 from frazil.core.offsets import OffsetRange, Place
 from frazil.meta.broker_keys import topic_of_progress
 
@@ -36,7 +37,7 @@ class ProgressKeeper:
         self._cluster = cluster
         self._flush_seconds = flush_ms / 1_000
         self._moved: dict[str, Subscription] = {}
-        self._to_store_again: dict[str, Callable[[], Mapping[str, Stored]]] = {}
+        self._to_store_again: dict[str, tuple[TopicName, Callable[[], Mapping[str, Stored]]]] = {}
         self._flushing = asyncio.Lock()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -53,9 +54,9 @@ class ProgressKeeper:
         self._moved.pop(key, None)
         self._to_store_again.pop(key, None)
 
-    def store_again(self, key: str, records: Callable[[], Mapping[str, Stored]]) -> None:
-        """After a failed deletion, which may have removed stored state, store it again."""
-        self._to_store_again[key] = records
+    def store_again(self, key: str, topic: TopicName, records: Callable[[], Mapping[str, Stored]]) -> None:
+        """After a failed deletion, which may have removed stored state of a topic, store it again."""
+        self._to_store_again[key] = topic, records
         self._wake.set()
 
     def held(self) -> asyncio.Lock:
@@ -71,8 +72,8 @@ class ProgressKeeper:
         waiting, self._moved = self._moved, {}
         try:
             while self._to_store_again:
-                key, records = next(iter(self._to_store_again.items()))
-                await self._records.put_all(records())
+                key, (topic, records) = next(iter(self._to_store_again.items()))
+                await self._records.put_all(records(), only=lambda _, of=topic: self._owns(of))  # type: ignore[misc]
                 self._to_store_again.pop(key, None)
             while waiting:
                 step = dict(itertools.islice(waiting.items(), STEP_MAX))
@@ -83,7 +84,10 @@ class ProgressKeeper:
             self._moved = {**waiting, **self._moved}
 
     def _is_ours(self, key: str) -> bool:
-        return self._cluster is None or self._cluster.owns(topic_of_progress(key))
+        return self._owns(topic_of_progress(key))
+
+    def _owns(self, topic: TopicName) -> bool:
+        return self._cluster is None or self._cluster.owns(topic)
 
     async def _store(self, moved: dict[str, Subscription]) -> None:
         taken = {key: one.progress() for key, one in moved.items()}

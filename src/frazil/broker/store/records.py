@@ -23,7 +23,7 @@ from frazil.broker.subscriptions.consumer import Consumer
 from frazil.core.errors import FrazilError
 from frazil.core.names import TopicName
 from frazil.meta.broker_keys import CONSUMERS, PRODUCERS, PROGRESS, SUBSCRIPTIONS, TOPICS, progress_key, topic_key
-from frazil.meta.store import MetaStore
+from frazil.meta.store import KeyAt, MetaStore
 
 __all__ = [
     "CONSUMERS",
@@ -62,7 +62,7 @@ class Records:
         self,
         topics: Mapping[TopicName, dict[str, Any]],
         also: Mapping[str, Stored],
-        put: Callable[[Mapping[str, bytes]], None] | None = None,
+        put: Callable[[Mapping[str, bytes]], object] | None = None,
     ) -> None:
         """All or nothing, if they are not many. The copy holds nothing of another log of these names.
 
@@ -144,9 +144,12 @@ class Records:
         below = [topic_key(CONSUMERS, topic, subscription) + "/"]
         await self._run(lambda: self._delete_all(keys, below))
 
-    async def delete_topic(self, topic: TopicName, also: Collection[str] = ()) -> None:
-        """Delete everything stored of it, and the companion keys."""
-        await self._run(lambda: self._forget_topic(topic, also))
+    async def delete_topic(self, topic: TopicName, also: Collection[str] = (), *, only_at: KeyAt | None = None) -> bool:
+        """Delete everything stored of it, and the companion keys; returns False if `only_at` does not hold any more.
+
+        The copy loses it even then: another owner changes the records by now.
+        """
+        return await self._run(lambda: self._forget_topic(topic, also, only_at))
 
     def close(self) -> None:
         self._thread.shutdown()
@@ -162,7 +165,7 @@ class Records:
         self,
         topics: Mapping[TopicName, dict[str, Any]],
         also: Mapping[str, Stored],
-        put: Callable[[Mapping[str, bytes]], None],
+        put: Callable[[Mapping[str, bytes]], object],
     ) -> None:
         for copy in self._copies:
             for topic, value in topics.items():
@@ -197,9 +200,10 @@ class Records:
         for store in (*self._copies, self._meta):
             store.delete_all(keys, below)
 
-    def _forget_topic(self, topic: TopicName, also: Collection[str]) -> None:
-        for store in (*self._copies, self._meta):
-            forget_topic(store, topic, also)
+    def _forget_topic(self, topic: TopicName, also: Collection[str], only_at: KeyAt | None) -> bool:
+        for copy in self._copies:
+            forget_topic(copy, topic, also)
+        return forget_topic(self._meta, topic, also, only_at)
 
 
 def users_of(meta: MetaStore, topic: TopicName) -> tuple[int, int]:
@@ -208,14 +212,19 @@ def users_of(meta: MetaStore, topic: TopicName) -> tuple[int, int]:
     return len(subscriptions), len(meta.list(topic_key(PRODUCERS, topic) + "/"))
 
 
-def forget_topic(meta: MetaStore, topic: TopicName, also: Collection[str] = ()) -> None:
+def forget_topic(meta: MetaStore, topic: TopicName, also: Collection[str] = (), only_at: KeyAt | None = None) -> bool:
     """Delete everything stored of it, and the companion keys: atomically, if they are not many.
 
-    The record that proves its existence is deleted last: an interrupted deletion can be repeated.
+    The record that proves its existence is deleted last: an interrupted deletion can be repeated. Returns False if
+    `only_at` does not hold.
     """
     progress = [entry.key for entry in meta.list(PROGRESS, suffix=str(topic))]
     below = [topic_key(prefix, topic) + "/" for prefix in (SUBSCRIPTIONS, CONSUMERS, PRODUCERS)]
-    meta.delete_all([*progress, *also, topic_key(TOPICS, topic)], below)
+    names = [*progress, *also, topic_key(TOPICS, topic)]
+    if only_at is not None:
+        return meta.delete_all(names, below, only_at=only_at)
+    meta.delete_all(names, below)
+    return True
 
 
 def stored_consumer(topic: TopicName, subscription: str, consumer: Consumer) -> dict[str, Stored]:

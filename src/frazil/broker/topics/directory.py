@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from frazil.broker.serial import to_its_end
 from frazil.broker.store.cluster import Cluster
 from frazil.broker.store.companion import Companion
 from frazil.broker.store.records import TOPICS, Records, Stored, topic_key
-from frazil.broker.topics.identities import TopicIdentities
+from frazil.broker.topics.identities import TRIES_MAX, OwnedLog, TopicIdentities, TopicMoved, contended
 from frazil.broker.topics.known import KnownTopics
 from frazil.broker.topics.making import create_log, create_logs, created_elsewhere, new_log_id, to_make
 from frazil.broker.topics.shared_identities import SharedIdentities
@@ -133,7 +133,11 @@ class Directory:
         """Raise `TryLater` if another broker owns one of them by now, which this broker has not learnt yet."""
         for one in names:
             if await asyncio.to_thread(self.identities.is_elsewhere, one):
-                raise TryLater(f"{one} belongs to another broker by now; try again")
+                raise TopicMoved(one)
+
+    async def owned(self, names: Iterable[TopicName]) -> dict[TopicName, OwnedLog | None]:
+        """Return how this broker owns them, for `forget`; raises `TopicMoved`."""
+        return {one: await asyncio.to_thread(self.identities.owned, one) for one in names}
 
     async def add(
         self, name: TopicName, *, reliable: bool, create: bool, also: Mapping[str, Stored] | None = None
@@ -224,7 +228,7 @@ class Directory:
             await self.check_here([topic.name])
             _log.warning("%s was deleted and recreated: the old one's state is dropped", topic.name)
             if await asyncio.to_thread(self.identities.has_log, topic.name, topic.log_id):
-                await self._records.delete_topic(topic.name)  # what was set for it since it was made stays
+                await self._forget_records(topic.name)  # what was set for it since it was made stays
             else:
                 await self.forget(topic.name)
                 await asyncio.to_thread(self.identities.follow, topic.name)
@@ -291,15 +295,38 @@ class Directory:
         await asyncio.to_thread(self._storage.delete_topic, str(name))
         await asyncio.to_thread(self.identities.follow, name)  # other partitions keep the record
 
-    async def forget(self, name: TopicName) -> None:
-        """All that is stored of a topic, or nothing. Its record goes with the last of its partitions."""
-        is_last = await asyncio.to_thread(self.identities.is_last, name, set(self.known.family(name)))
-        also: list[str] = []
-        if is_last:
-            also += await asyncio.to_thread(self._companion.keys, name)
-            also += await asyncio.to_thread(self.identities.keys_of, name)
-        await self._records.delete_topic(name, also)
+    async def forget(self, name: TopicName, owned: OwnedLog | None = None) -> None:
+        """All that is stored of a topic, or nothing. Its record goes with the last of its partitions.
+
+        Raises `TopicMoved` if another broker owns it by now, or it is not as this broker has `owned` it: what its new
+        owner has stored stays.
+        """
+        is_last = False
+
+        async def companions() -> list[str]:
+            nonlocal is_last
+            is_last = await asyncio.to_thread(self.identities.is_last, name, set(self.known.family(name)))
+            if not is_last:
+                return []
+            own = await asyncio.to_thread(self.identities.keys_of, name)
+            return [*await asyncio.to_thread(self._companion.keys, name), *own]
+
+        await self._forget_records(name, owned, companions)
         self._companion.forgotten(name)
-        await asyncio.to_thread(self.identities.removed, name)
+        await asyncio.to_thread(self.identities.removed, name, owned)
         if not is_last and name in self.known and not self.known[name].reliable:
             await asyncio.to_thread(self.identities.follow, name)
+
+    async def _forget_records(
+        self,
+        name: TopicName,
+        owned: OwnedLog | None = None,
+        companions: Callable[[], Awaitable[Collection[str]]] | None = None,
+    ) -> None:
+        """Delete what the broker has stored of a topic, on condition that its record stays as it is meanwhile."""
+        for _ in range(TRIES_MAX):
+            unchanged = await asyncio.to_thread(self.identities.unchanged, name, owned)
+            also = [] if companions is None else await companions()
+            if await self._records.delete_topic(name, also, only_at=unchanged):
+                return
+        raise contended(name)

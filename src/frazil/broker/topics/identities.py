@@ -34,7 +34,7 @@ from frazil.log.folder.catalog import TopicRecord
 from frazil.log.storage import Storage
 from frazil.log.write.acks import ack_of_new_topic
 from frazil.meta.broker_keys import OWNER
-from frazil.meta.store import ABSENT, MetaStore, StoredEntry
+from frazil.meta.store import ABSENT, KeyAt, MetaStore, StoredEntry
 from frazil.meta.topic_records import (
     FIRST_EPOCH,
     TOPIC_RECORDS,
@@ -55,6 +55,21 @@ AGAIN_SECONDS = 5.0
 PARTITION_MARK = "-part-"
 
 _log = logging.getLogger("frazil.broker")
+
+
+class TopicMoved(TryLater):
+    """Another broker owns the topic by now, or has owned it since."""
+
+    def __init__(self, name: TopicName) -> None:
+        super().__init__(f"{name} belongs to another broker by now; try again")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedLog:
+    """A log as this broker owns it: with another epoch, somebody else has had it meanwhile."""
+
+    log_id: str | None
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +236,18 @@ class TopicIdentities:
         """Whether another broker owns the topic, by its record as it is now."""
         return False
 
-    def removed(self, name: TopicName) -> None:
+    def owned(self, name: TopicName) -> OwnedLog | None:  # noqa: ARG002 - one server has all
+        """Return what must stay the same while the topic is deleted; raises `TopicMoved`. None: nobody else has it."""
+        return None
+
+    def unchanged(self, name: TopicName, owned: OwnedLog | None) -> KeyAt | None:  # noqa: ARG002
+        """Return on which condition the topic is still this broker's to change, or has no owner; raises `TopicMoved`.
+
+        `owned`: it must be as it was then.
+        """
+        return None
+
+    def removed(self, name: TopicName, owned: OwnedLog | None = None) -> None:
         """Take a topic out of the record, once all that is stored of it is deleted. Here `follow` does it."""
 
     # --- following the folder

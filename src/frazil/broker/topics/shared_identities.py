@@ -12,14 +12,21 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from frazil.broker.store.cluster import Cluster
-from frazil.broker.topics.identities import TRIES_MAX, TopicIdentities, contended, identity_of
+from frazil.broker.topics.identities import (
+    TRIES_MAX,
+    OwnedLog,
+    TopicIdentities,
+    TopicMoved,
+    contended,
+    identity_of,
+)
 from frazil.core.clock import Clock
 from frazil.core.errors import CorruptLog, TopicNotFound
 from frazil.core.names import TopicName
 from frazil.core.partitions import check_form
 from frazil.log.storage import Storage
 from frazil.meta.broker_keys import TAKEN_NAMES
-from frazil.meta.store import MetaStore, StoredEntry
+from frazil.meta.store import ABSENT, KeyAt, MetaStore, StoredEntry
 from frazil.meta.topic_records import (
     FIRST_EPOCH,
     LogIdentity,
@@ -60,10 +67,40 @@ class SharedIdentities(TopicIdentities):
         found = self._logs_of(self._meta.get(topic_record_key(name))).get(name)
         return found is not None and found.owner != self._cluster.broker_id
 
-    def removed(self, name: TopicName) -> None:
-        logs = self._logs_of(self._meta.get(topic_record_key(name)))
-        if name in logs and logs[name].owner == self._cluster.broker_id:
-            self._take_out({name: logs[name].log_id})
+    def owned(self, name: TopicName) -> OwnedLog | None:
+        entry = self._meta.get(topic_record_key(name))
+        found = self._owned_in(entry, name)
+        if found is None and name in self._logs_of(entry):
+            raise TopicMoved(name)
+        return found
+
+    def unchanged(self, name: TopicName, owned: OwnedLog | None) -> KeyAt | None:
+        entry = self._meta.get(topic_record_key(name))
+        found = self._owned_in(entry, name)
+        if found != owned if owned is not None else found is None and name in self._logs_of(entry):
+            raise TopicMoved(name)
+        return KeyAt(topic_record_key(name), ABSENT if entry is None else entry.revision)
+
+    def removed(self, name: TopicName, owned: OwnedLog | None = None) -> None:
+        """Its deletion is noted before, so that what is left of it after a crash is removed too."""
+        found = self._owned_in(self._meta.get(topic_record_key(name)), name)
+        if owned is not None and found != owned:
+            raise TopicMoved(name)
+        if found is None:
+            return
+        if (log_id := found.log_id) is not None:
+            self._storage.attachment.deleting(name, lambda: log_id)
+        self._take_out({name: log_id}, found)
+
+    def _owned_in(self, entry: StoredEntry | None, name: TopicName) -> OwnedLog | None:
+        """Return a log of a record, if this broker owns it."""
+        if name not in self._logs_of(entry):
+            return None
+        assert entry is not None
+        known = TopicIdentity.decode(entry.value)
+        if known.owner_of(name) != self._cluster.broker_id:
+            return None
+        return OwnedLog(known.logs[name].log_id, known.epoch_of(name))
 
     def carry_over(self) -> None:
         """Do nothing: a folder does not decide which topics there are."""
@@ -148,8 +185,11 @@ class SharedIdentities(TopicIdentities):
         known = None if entry is None else TopicIdentity.decode(entry.value)
         return TopicIdentity(base, logs) if known is None else replace(known, logs=logs)
 
-    def _take_out(self, gone: Mapping[TopicName, str | None]) -> None:
-        """Remove logs of these ids from their record, which is deleted with its last log."""
+    def _take_out(self, gone: Mapping[TopicName, str | None], owned: OwnedLog | None = None) -> None:
+        """Remove logs of these ids from their record, which is deleted with its last log.
+
+        `owned`: raises `TopicMoved` unless each is still as this broker has owned it.
+        """
         if not gone:
             return
         base = next(iter(gone)).partition_of()[0]
@@ -158,6 +198,8 @@ class SharedIdentities(TopicIdentities):
             if entry is None or not self._is_ours(base, entry):
                 return
             known = TopicIdentity.decode(entry.value)
+            if moved := [one for one in gone if owned is not None and self._owned_in(entry, one) != owned]:
+                raise TopicMoved(moved[0])
             left = {name: log for name, log in known.logs.items() if name not in gone or log.log_id != gone[name]}
             if len(left) == len(known.logs):
                 return

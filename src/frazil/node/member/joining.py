@@ -103,11 +103,13 @@ async def cluster_joined(
             addresses,
             clock,
             settings.cluster.moves_parallel_max,
+            objects.deleted.was_deleted,
         )
         stack.callback(host.close)
         await asyncio.to_thread(host.load)
         ownership = await stack.enter_async_context(cluster_open(meta, settings, host, addresses, clock, on_lost))
         objects.uploader.on_fenced = ownership.failed
+        objects.retention.owned = host.owned
         cluster = BrokerCluster(ownership, settings.client)
         stack.push_async_callback(cluster.close)
         yield Membership(ownership, cluster, host, meta)

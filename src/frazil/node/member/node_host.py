@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,8 +30,8 @@ from frazil.log.storage import Storage
 from frazil.log.topic_log import TopicLog
 from frazil.log.write.acks import sync_mode_of
 from frazil.meta import cluster_keys as keys
-from frazil.meta.store import MetaStore
-from frazil.meta.topic_records import FIRST_EPOCH, LogIdentity, TopicIdentity, unpacked_schema
+from frazil.meta.store import KeyAt, MetaStore
+from frazil.meta.topic_records import FIRST_EPOCH, LogIdentity, TopicIdentity, topic_record_key, unpacked_schema
 from frazil.node.member.taken_names import read_taken, store_taken
 from frazil.node.ownership.host import LocalLog
 from frazil.node.threads import Threads
@@ -89,14 +89,16 @@ class NodeHost:
         addresses: Mapping[str, str],
         clock: Clock,
         threads_max: int,
+        was_deleted: Callable[[TopicName, str], bool] = lambda _topic, _log_id: False,
     ) -> None:
-        """`addresses` is the live mapping of the doors."""
+        """`addresses` is the live mapping of the doors. `was_deleted` tells whether a log was deleted here."""
         self._storage = storage
         self._admission = storage.admission
         self._meta = meta
         self._objects = objects
         self._uploader = uploader
         self._acks = acks
+        self._was_deleted = was_deleted
         self._broker_id = broker_id
         self._addresses = addresses
         self._clock = clock
@@ -189,6 +191,20 @@ class NodeHost:
                 found[log.name] = (end - before) * size
         self._traffic = known
         return found
+
+    def owned(self, log: TopicLog) -> KeyAt:
+        """Return the record by which this broker owns a log as it has opened it. Blocks; raises `TryLater`."""
+        opened, entry = self._opened.get(log.name), self._meta.get(topic_record_key(log.name))
+        if opened is not None and entry is not None:
+            identity = TopicIdentity.decode(entry.value)
+            found = identity.logs.get(log.name)
+            if (
+                found is not None
+                and (found.log_id, opened.log_id) == (log.log_id, log.log_id)
+                and (identity.owner_of(log.name), identity.epoch_of(log.name)) == (self._broker_id, opened.owner_epoch)
+            ):
+                return KeyAt(entry.key, entry.revision)
+        raise TryLater(f"{log.name} is not open here as its record says; try again")
 
     async def store_names_again(self) -> None:
         """Store which names producers have taken: the metadata store was restored, and may lack some."""
@@ -410,7 +426,8 @@ class NodeHost:
         self._withhold(topic)
         self._forget(record.log_id)
         end = self._admission.end_of(topic)
-        if record.ack is AckLevel.OBJECT or (end is not None and end <= self._covered_end(record)):
+        is_needless = record.ack is AckLevel.OBJECT or self._was_deleted(topic, record.log_id)
+        if is_needless or (end is not None and end <= self._covered_end(record)):
             self._admission.remove(topic)
         elif (aside := self._admission.set_aside(topic)) is not None:
             self._report(topic, record, end, aside)

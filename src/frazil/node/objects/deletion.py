@@ -2,8 +2,9 @@
 
     /objects-deleted/{log id}    {"topic", "folder"}: stored before the topic is deleted, removed with its last object
 
-A topic that still exists after a crash was not deleted: its note is removed, and nothing else. The first fence goes
-first: a log without it is one that is being removed. A topic whose record can't be read keeps everything.
+A topic that still exists after a crash was not deleted: its note is removed, and nothing else. In a cluster its record
+in the metadata store says so, else the folder. The first fence goes first: a log without it is one that is being
+removed. A topic whose record can't be read keeps everything.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from frazil.core.errors import FrazilError, InvalidInput, TryLater
 from frazil.core.names import TopicName
 from frazil.log.storage import Storage
 from frazil.meta.store import MetaStore, StoredEntry
+from frazil.meta.topic_records import TopicIdentity, UnreadableRecord, topic_record_key
 from frazil.objects.manifests import Manifests
 from frazil.objects.names import log_folder
 from frazil.objects.store import ObjectStore
@@ -36,7 +38,13 @@ class DeletedLogs:
     """One thread removes them. Thread-safe."""
 
     def __init__(
-        self, store: ObjectStore, meta: MetaStore | None, folder: str, is_busy: Callable[[str], bool] = lambda _: False
+        self,
+        store: ObjectStore,
+        meta: MetaStore | None,
+        folder: str,
+        is_busy: Callable[[str], bool] = lambda _: False,
+        *,
+        is_clustered: bool = False,
     ) -> None:
         """`folder` names this data folder among all that share the metadata store; `is_busy` tells whether a put for a
         log may still be on its way."""
@@ -44,6 +52,9 @@ class DeletedLogs:
         self._meta = meta
         self._folder = folder
         self._is_busy = is_busy
+        self._is_clustered = is_clustered
+        self._noted: set[str] = set()
+        """Logs that this process deletes: whether they are gone is not for `_take_up` to decide."""
         self._changed = threading.Condition()
         self._waiting: deque[str] = deque()
         self._thread: threading.Thread | None = None
@@ -52,6 +63,7 @@ class DeletedLogs:
 
     def note(self, name: TopicName, log_id: str) -> None:
         """Record durably that the log is deleted now. Raises `MetadataUnavailable`."""
+        self._noted.add(log_id)
         if self._meta is not None:
             note = {"topic": str(name), "folder": self._folder}
             self._meta.put_all({DELETED + log_id: json.dumps(note).encode()})
@@ -64,15 +76,39 @@ class DeletedLogs:
     def _take_up(self, storage: Storage) -> None:
         for entry in [] if self._meta is None else self._meta.list(DELETED):
             log_id, name = entry.key.removeprefix(DELETED), self._topic_of(entry)
-            if name is None or self._meta is None:
+            if name is None or self._meta is None or log_id in self._noted:
                 continue
-            record = storage.admission.record(name)
-            if record is None and name in storage.admission.names():
+            is_gone = self._is_gone(storage, name, log_id)
+            if is_gone is None:
                 continue  # its record can't be read: perhaps it is this log, and it is not for a deletion to decide
-            if record is not None and record.log_id == log_id:
-                self._meta.delete_all([entry.key])
-            else:
+            if is_gone:
+                self._remove_folder(storage, name, log_id)
                 self.remove(log_id)
+            else:
+                self._meta.delete_all([entry.key])
+
+    def _is_gone(self, storage: Storage, name: TopicName, log_id: str) -> bool | None:
+        """Return whether a log whose deletion was noted is gone; None if that is not known."""
+        if self._is_clustered:
+            assert self._meta is not None
+            return has_lost_record(self._meta, name, log_id)
+        record = storage.admission.record(name)
+        if record is None and name in storage.admission.names():
+            return None
+        return record is None or record.log_id != log_id
+
+    def _remove_folder(self, storage: Storage, name: TopicName, log_id: str) -> None:
+        """Remove the folder of a deleted log; a topic of the cluster loses its record first."""
+        record = storage.admission.record(name)
+        if record is not None and record.log_id == log_id:
+            storage.admission.withhold(name)
+            storage.admission.remove(name)
+
+    def was_deleted(self, name: TopicName, log_id: str) -> bool:
+        """Whether the log of a topic of the cluster was deleted, by this folder: nothing of it is needed any more."""
+        if self._meta is None or self._meta.get(DELETED + log_id) is None:
+            return False
+        return has_lost_record(self._meta, name, log_id) is True
 
     def remove(self, log_id: str) -> None:
         """Remove the objects of a log that is gone, in the background, until it has succeeded."""
@@ -141,3 +177,14 @@ class DeletedLogs:
             Manifests(self._meta).remove_log(log_id)
             self._meta.delete_all([DELETED + log_id])
         _log.info("removed %d objects of the deleted log %s", len(names), log_id)
+
+
+def has_lost_record(meta: MetaStore, name: TopicName, log_id: str) -> bool | None:
+    """Return whether the topic's record has no such log any more; None if the record can't be read."""
+    entry = meta.get(topic_record_key(name))
+    try:
+        logs = {} if entry is None else TopicIdentity.decode(entry.value).logs
+    except UnreadableRecord as error:
+        _log.error("the deletion of %s is not finished: %s", name, error)
+        return None
+    return all(one.log_id != log_id for one in logs.values())

@@ -57,7 +57,7 @@ class ObjectParts:
             self.objects, settings.objects, owner, clock, self._logs, begins_epochs=not settings.cluster.enabled
         )
         folder = f"{this_host()}:{settings.log_folder.absolute()}"
-        self.deleted = DeletedLogs(self.store, self._meta, folder, self._is_busy)
+        self.deleted = DeletedLogs(self.store, self._meta, folder, self._is_busy, is_clustered=settings.cluster.enabled)
         rules = settings.objects
         in_memory = (rules.store or settings.object_store).type is ObjectStoreType.MEMORY
         ends = in_memory and settings.data is not None

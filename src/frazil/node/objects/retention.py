@@ -7,6 +7,9 @@
 Of a topic with a table an object goes once the table has its rows, which is asked of the catalog at that moment. Of one
 without, once the files no longer have them: then its rows are gone, and are recorded as dropped. The last object of a
 log stays, and so do fences.
+
+What goes is noted before anything goes, on condition that this process still owns the log. So the next owner knows
+what a former one may be removing, however late that one wakes up.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from frazil.core.clock import Clock
-from frazil.core.errors import FrazilError
+from frazil.core.errors import FrazilError, TryLater
 from frazil.core.offsets import OffsetRange
 from frazil.core.settings import RetentionSettings
 from frazil.core.settings.objects import ObjectsSettings
@@ -26,6 +29,7 @@ from frazil.core.stored_objects import StoredObject
 from frazil.log.retention.dropped import DroppedRange
 from frazil.log.retention.guards import Guard, GuardFailed, ask
 from frazil.log.topic_log import TopicLog
+from frazil.meta.store import KeyAt
 from frazil.objects.known import ObjectsOfLogs
 from frazil.objects.loading import read_head
 from frazil.objects.log_objects import LogObjects
@@ -79,6 +83,8 @@ class ObjectRetention:
         self._clock = clock
         self._guards = guards
         self._logs = logs
+        self.owned: Callable[[TopicLog], KeyAt | None] = lambda _: None
+        """Returns on which condition this process owns a log, and raises `TryLater` if it does not; in a cluster."""
         self._cleaned: set[str] = set()
         self._going: dict[str, _Removal] = {}
         self._failing: dict[str, str] = {}
@@ -103,7 +109,7 @@ class ObjectRetention:
         place = self._settings.age_ms, self._settings.bytes, self._clock.now_us()
         if not removable_objects(held, *place, held[-1].end if held else 0):
             return removed
-        epoch = self._objects.of(log.log_id).epoch
+        epoch, owned = self._objects.of(log.log_id).epoch, self.owned(log)
         if epoch is not None:
             epoch.check()
         guards = list(self._guards())
@@ -113,12 +119,7 @@ class ObjectRetention:
         changed = guards != list(self._guards()) or allowed.retention != log.retention
         if not going or changed:  # the guards are asked again, also one that was just added
             return removed
-        if not allowed.in_table:
-            policy = RetentionSettings(age_ms=self._settings.age_ms, bytes=self._settings.bytes)
-            dropped = DroppedRange(OffsetRange(going[0].first, going[-1].end), policy)
-            if self._objects.manifests is not None:
-                self._objects.manifests.note_dropped(log.log_id, dropped)
-            log.record_dropped(dropped)
+        self._note(log, going, None if allowed.in_table else self._dropped(going), owned)
         if epoch is not None:
             epoch.leave_unrecorded(going)
         if self._objects.manifests is not None:
@@ -130,6 +131,20 @@ class ObjectRetention:
             self._clean(log.log_id, held[len(going)])
             self._cleaned.add(log.log_id)
         return removed
+
+    def _dropped(self, going: Sequence[StoredObject]) -> DroppedRange:
+        policy = RetentionSettings(age_ms=self._settings.age_ms, bytes=self._settings.bytes)
+        return DroppedRange(OffsetRange(going[0].first, going[-1].end), policy)
+
+    def _note(
+        self, log: TopicLog, going: Sequence[StoredObject], dropped: DroppedRange | None, owned: KeyAt | None
+    ) -> None:
+        """Store durably what is removed now, and which rows are lost by it."""
+        manifests = self._objects.manifests
+        if manifests is not None and not manifests.note_removed(log.log_id, going[-1].end, dropped, owned):
+            raise TryLater(f"the record of {log.name} was changed meanwhile; its objects are looked at again")
+        if dropped is not None:
+            log.record_dropped(dropped)
 
     def _finish(self, log: TopicLog, known: LogObjects) -> int:
         """Finish the removal that an earlier call began, before any later object goes, so that no hole appears between
