@@ -128,8 +128,8 @@ class MetaOfBroker:
             self.loses_owner_change, self.loses = False, ["answer"]
         return self._change(lambda: self._made(key, value, self._store.put_if(key, value, revision, lease, also)))
 
-    def put_all(self, values: Mapping[str, bytes]) -> None:
-        self._change(lambda: self._store.put_all(values))
+    def put_all(self, values: Mapping[str, bytes]) -> bool:
+        return self._change(lambda: self._store.put_all(values))
 
     def delete(self, key: str, revision: int) -> bool:
         return self._change(lambda: self._deleted(key, self._store.delete(key, revision)))
@@ -176,6 +176,8 @@ class Gate:
         self._runs.set()
         self.watches_hang = False
         """Whether watches deliver nothing, as one whose connection is lost and was not made anew yet."""
+        self.late_prefix = ""
+        """The watch of this prefix alone delivers nothing."""
 
     def pause(self) -> None:
         self._runs.clear()
@@ -201,7 +203,8 @@ class Gate:
     async def changes(self, watch: Watch) -> list[Change]:
         await self.passed()
         found: list[Change] = []
-        while not self.watches_hang and (change := watch.next(0)) is not None:
+        hangs = self.watches_hang or watch._prefix == self.late_prefix
+        while not hangs and (change := watch.next(0)) is not None:
             found.append(change)
         if not found:
             changed = self._world.changed

@@ -14,7 +14,7 @@ from virtual_time import VirtualLoop
 
 from frazil.core.errors import Fenced, FrazilError, TopicUnavailable
 from frazil.core.names import TopicName
-from frazil.meta.topic_records import TopicIdentity, topic_record_key
+from frazil.meta.topic_records import TOPIC_RECORDS, TopicIdentity, topic_record_key
 
 TOPIC, OTHER = TopicName("default", "orders"), TopicName("default", "other")
 
@@ -235,5 +235,97 @@ def test_a_move_that_is_asked_for_twice_is_made_once_and_of_two_moves_one_goes_f
             assert "another move" in str(refused)
             assert sum(TOPIC in one.served() for one in (a, b, c)) == 1
             await publish([a, b, c], 10)
+
+    run(tmp_path, story)
+
+
+def test_a_leader_that_sees_a_request_before_the_topic_does_not_drop_it(tmp_path: Path) -> None:
+    """Watches of records and of requests do not wait for each other."""
+
+    async def story(world: World) -> None:
+        async with cluster(world, "b", "a") as (b, a):
+            assert a.ownership is not None
+            assert a.ownership.leader() == "b"
+            b.gate.late_prefix = TOPIC_RECORDS
+            await a.create(TOPIC, None)
+            move = asyncio.create_task(a.ownership.move(TOPIC, "b"))
+            await asyncio.sleep(5)
+            b.gate.late_prefix = ""
+            async with asyncio.timeout(5):
+                await move
+            assert TOPIC in b.served()
+
+    run(tmp_path, story)
+
+
+def test_who_serves_a_topic_that_was_created_again_stays_known(tmp_path: Path) -> None:
+    """The former owner learns late that its topic was deleted, when another broker serves the new one already."""
+
+    async def story(world: World) -> None:
+        async with cluster(world, "b", "a") as (b, a):
+            assert b.ownership is not None
+            await a.create(TOPIC, None)
+            found = b.meta._store.get(topic_record_key(TOPIC))
+            assert found is not None
+            a.gate.late_prefix = TOPIC_RECORDS
+            assert b.meta.delete(found.key, found.revision)
+            await asyncio.sleep(1)
+            await b.create(TOPIC, None)
+            await asyncio.sleep(1)
+            a.gate.late_prefix = ""
+            await asyncio.sleep(1)
+            assert b.ownership._view.serving(TOPIC) is not None
+            assert TOPIC not in a.served()
+
+    run(tmp_path, story)
+
+
+def test_drained_brokers_are_the_last_resort_for_topics_of_a_dead_one(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        async with cluster(world, "a", "b", "c") as (a, b, c):
+            await a.create(TOPIC, "object")
+            assert b.ownership is not None
+            for one in "bc":
+                await b.ownership.drain(one)
+            await publish([a], 10)
+            await a.kill()
+            await asyncio.sleep(3 * LEASE_MS / 1_000)
+            assert sum(TOPIC in one.served() for one in (b, c)) == 1
+            await publish([b, c], 10)
+            again = Broker(world, "a", a.host.disk, far=True)
+            await again.start()
+            try:
+                await asyncio.sleep(3 * LEASE_MS / 1_000)
+                assert TOPIC in again.served(), "it is active, and the others are drained"
+            finally:
+                await again.kill()
+            assert again.host.disk[TOPIC].rows == world.acked[TOPIC]
+
+    run(tmp_path, story)
+
+
+def test_a_broker_that_ends_gives_its_topics_to_a_drained_one_if_there_is_no_other(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        async with cluster(world, "a", "b") as (a, b):
+            await a.create(TOPIC, None)
+            assert b.ownership is not None
+            await b.ownership.drain("b")
+            await a.stop()
+            assert TOPIC in b.served()
+
+    run(tmp_path, story)
+
+
+def test_a_topic_that_no_broker_can_take_says_so(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        async with cluster(world, "a", "b") as (a, b):
+            await a.create(TOPIC, "object")
+            assert b.ownership is not None
+            await b.ownership._keeper.stopping()
+            await asyncio.sleep(1)
+            await a.kill()
+            await asyncio.sleep(3 * LEASE_MS / 1_000)
+            with pytest.raises(TopicUnavailable, match="its broker a is gone; no other one can take it now"):
+                b.publish(TOPIC)
 
     run(tmp_path, story)

@@ -75,7 +75,8 @@ class ClusterOwnership:
             raise TopicUnavailable(name, why)
         if self._view.is_gone(known.owner):
             if known.fails_over:
-                raise TopicUnavailable(name, f"its broker {known.owner or '(none)'} is gone; another one takes it")
+                takes = "another one takes it" if self._view.takers(known.owner) else "no other one can take it now"
+                raise TopicUnavailable(name, f"its broker {known.owner or '(none)'} is gone; {takes}")
             advice = f"frazil topics move {name} --accept-loss"
             raise TopicUnavailable(
                 name,
@@ -186,7 +187,7 @@ class ClusterOwnership:
         given: dict[TopicName, str] = {}
         while (left_s := ends - self._loop.time()) > 0:
             topics = self._view.owned_by(self.broker_id)
-            targets = [one for one in self._view.targets() if one.broker_id != self.broker_id]
+            targets = self._view.takers(self.broker_id)
             if not topics or not targets:
                 break
             fresh = [topic for topic in topics if topic not in given or self._view.is_gone(given[topic])]

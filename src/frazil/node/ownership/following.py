@@ -78,6 +78,9 @@ class Following:
                 return
             except FrazilError:
                 continue
+            except Exception:  # noqa: BLE001 - logged; an end of this task would leave the broker blind
+                _log.exception("the records below %s could not be applied; reading all again", prefix)
+                continue
             is_told = False
 
     async def _follow_from(self, prefix: str, revision: int) -> None:

@@ -239,8 +239,7 @@ class OwnedTopics:
             case Step.FORGET:
                 self._forget(topic)
                 self._host.forget(topic)
-                await self._records.delete(keys.topic_key(keys.SERVING, topic))
-                await self._records.withdraw(topic)
+                await self._records.clear(topic)
             case Step.NOTHING:
                 raise AssertionError("there is nothing to do")
         return True

@@ -111,6 +111,20 @@ class OwnershipRecords:
         """Remove the request of a move."""
         await self.delete(keys.topic_key(keys.MOVES, topic))
 
+    async def clear(self, topic: TopicName) -> None:
+        """Remove what a deleted topic has left: its requested move, and who served it.
+
+        Nothing is done if the topic has a record: watches of different keys do not wait for each other, so a request
+        may be seen before the topic itself. What a later topic of the name has got meanwhile stays.
+        """
+        left = [keys.topic_key(prefix, topic) for prefix in (keys.SERVING, keys.MOVES)]
+        revisions = {key: self._view.revision(key) for key in left}
+        if await self.read(topic) is not None:
+            return
+        for key, revision in revisions.items():
+            if revision != ABSENT:
+                await self._calls.call(lambda key=key, at=revision: self._meta.delete(key, at))  # type: ignore[misc]
+
     async def delete(self, key: str) -> None:
         """Delete a key as this broker knows it; nothing happens if it has been changed since."""
         revision = self._view.revision(key)

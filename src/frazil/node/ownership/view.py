@@ -161,6 +161,18 @@ class ClusterView:
         """Return the brokers that may get topics: active ones whose doors are open."""
         return [one for one in self.brokers() if one.state is BrokerState.ACTIVE and one.addresses]
 
+    def takers(self, former: str) -> list[BrokerInfo]:
+        """Return the brokers that may get topics which nobody serves once their former owner has ended.
+
+        If no other broker is active, those that are drained: they run, and are not about to end.
+        """
+        others = [one for one in self.brokers() if one.broker_id != former and one.addresses]
+        return [one for one in others if one.state is BrokerState.ACTIVE] or list(filter(self._is_drained, others))
+
+    def _is_drained(self, broker: BrokerInfo) -> bool:
+        doors = self._doors.get(broker.broker_id)
+        return broker.state is BrokerState.DRAINING and doors is not None and not doors.stopping
+
     def balance(self) -> Balance:
         return Balance(tuple(self.brokers()))
 
@@ -188,10 +200,15 @@ class ClusterView:
     # --- changes
 
     def replace(self, prefix: str, listing: Listing, *, is_restored: bool) -> Changes:
-        """Apply a listing of a prefix as changes; `is_restored`: the store has gone back to an older state."""
+        """Apply a listing of a prefix as changes; `is_restored`: the store has gone back to an older state.
+
+        One that the watch has overtaken has nothing new, and keys that were deleted since.
+        """
         changes = Changes()
         present = {entry.key for entry in listing.entries}
         with self._guard:
+            if listing.revision < self._followed[prefix] and not is_restored:
+                return changes
             self._followed[prefix] = listing.revision
             for key in [one for one in self._revisions if one.startswith(prefix) and one not in present]:
                 if is_restored or self._revisions[key] <= listing.revision:

@@ -146,3 +146,13 @@ def test_the_traffic_of_a_topic_counts_for_its_owner_alone() -> None:
     assert {one.broker_id: one.load for one in view.brokers()} == {"a": 6.5, "b": 1.0}
     view.apply([(topic_record_key(BASE), record(("b", 2), ("b", 1)), 21)], TOPIC_RECORDS)
     assert {one.broker_id: one.load for one in view.brokers()} == {"a": 0.5, "b": 2.0}
+
+
+def test_a_listing_that_the_watch_has_overtaken_brings_nothing_back() -> None:
+    view = view_of(record=record(("a", 1)))
+    move = keys.topic_key(keys.MOVES, PARTS[0])
+    view.apply([(move, keys.MoveRecord("b", "a").encode(), 10)], keys.CLUSTER)
+    late = Listing([StoredEntry(move, keys.MoveRecord("b", "a").encode(), 10)], 12)
+    view.apply([(move, None, 15)], keys.CLUSTER)
+    assert not view.replace(keys.CLUSTER, late, is_restored=False).topics
+    assert view.move(PARTS[0]) is None

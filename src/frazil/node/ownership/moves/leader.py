@@ -4,7 +4,7 @@ The key only decides who tries. Every change is a compare-and-set on the record 
 follows; so two leaders would do no harm.
 
 1. Topics of a broker whose session is gone go to other brokers if all their acknowledged rows are in the object store.
-   Others wait for their broker, unless a requested move accepts the loss.
+   Others wait for their broker, unless a requested move accepts the loss. Drained brokers get them if none is active.
 2. Topics of a draining broker move, few at a time.
 3. At intervals, topics move to even out the load.
 """
@@ -163,7 +163,7 @@ class Leader:
         orphans = self._view.failing_over(self._gone_for_long())
         if not orphans:
             return
-        placed = place(orphans, self._view.targets(), self._view.load_of)
+        placed = place(orphans, self._view.takers(former=""), self._view.load_of)
         changes = [one for topic, to in placed.items() if (one := self._change_to(topic, to)) is not None]
         if changes:
             _log.warning("%d topics of brokers that are gone get other owners", len(changes))
@@ -191,7 +191,7 @@ class Leader:
         for topic, move in self._view.moves().items():
             known = self._view.topic(topic)
             if known is None:
-                await self._records.withdraw(topic)
+                await self._records.clear(topic)
             elif self._view.is_gone(known.owner) and known.owner != move.to and move.problem is None:
                 problem = None
                 if self._view.is_gone(move.to):

@@ -113,7 +113,10 @@ class MoveRequests:
                 raise BrokerNotFound(to, "or it is gone; see `frazil brokers list`")
             return to
         known = self._view.topic(topic)
-        others = [one for one in self._view.targets() if known is None or one.broker_id != known.owner]
+        if known is not None and self._view.is_gone(known.owner):
+            others = self._view.takers(known.owner)
+        else:
+            others = [one for one in self._view.targets() if known is None or one.broker_id != known.owner]
         target = least_loaded(others)
         if target is None and accept_loss and known is not None and not self._view.is_gone(known.owner):
             return known.owner  # which goes on without what it has lost
