@@ -244,6 +244,7 @@ SAMPLES |= {
             "change_schema": {"topic": TOPIC},
             "set_retention": {"topic": TOPIC, "retention": None},
             "topic_stats": {"topic": TOPIC},
+            "topic_logs": {"topic": TOPIC, "files": True},
             "topic_sync": {"topic": TOPIC},
             "flush": {"topic": TOPIC, "timeout_ms": 0, "offset": 0},
             "stats": {"topic": TOPIC},
@@ -251,6 +252,7 @@ SAMPLES |= {
             "lead": {**_MOVER, "lease_ms": 5_000},
             "give_up": {"id": "m"},
             "tell": packed(_REPORT),
+            "tenants": None,
         }.items()
     },
     f"{_SERVICE}/DoAction topic that is created": action("topic", {"topic": "/shop/newest", "create": True}),

@@ -3,66 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from danube.client import DanubeClientBuilder
 
 import frazil
 from frazil.cli.main import main
-from parts.danube import Server, producer, subscriber
+from parts.cluster_members import Member, started_members, until
+from parts.danube import producer, subscriber
 from parts.etcd import etcd_server
-from parts.processes import pause
 
 pytestmark = pytest.mark.timeout(240)
 
 TOPIC = "/default/orders"
-SETTLED_S_MAX = 30.0
-
-
-class Member(Server):
-    """A broker of the cluster."""
-
-    def __init__(self, folder: Path, broker_id: str, endpoint: str) -> None:
-        metadata = {"type": "etcd", "endpoints": endpoint, "prefix": "/doors"}
-        others = {
-            "objects": {"enabled": True, "store": {"type": "local", "path": str(folder / "objects")}},
-            "cluster": {"enabled": True, "broker_id": broker_id, "lease_ms": 2_000, "drain_ms_max": 0},
-            "pipeline": {"enabled": False},
-        }
-        super().__init__(folder / broker_id, metadata, others)
 
 
 @pytest.fixture
 def members(tmp_path: Path) -> Iterator[dict[str, Member]]:
-    with etcd_server(tmp_path / "etcd") as etcd, contextlib.ExitStack() as stack:
-        found = {name: Member(tmp_path, name, etcd.endpoint) for name in "ab"}
-        for one in found.values():
-            one.start()
-            stack.callback(one.kill)
-        for one in found.values():
-            until(lambda one=one: is_known(one))
+    with etcd_server(tmp_path / "etcd") as etcd, started_members(tmp_path, etcd.endpoint) as found:
         yield found
-
-
-def is_known(member: Member) -> bool:
-    """Whether a broker knows the addresses of both."""
-    listed = httpx.get(f"{member.http}/v1/cluster/brokers").json()["items"]
-    return sum("danube" in one["addresses"] and "flight" in one["addresses"] for one in listed) == 2
-
-
-def until(holds: Callable[[], bool]) -> None:
-    ends = time.monotonic() + SETTLED_S_MAX
-    while not holds():
-        assert time.monotonic() < ends
-        pause(0.05)
 
 
 class Verbs:

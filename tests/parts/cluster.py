@@ -89,6 +89,9 @@ class FakeOwnership:
         base = name.partition_of()[0]
         return {one for one in self._cluster.owners if one.partition_of()[0] == base}
 
+    def refresh(self, topic: TopicName) -> None:
+        pass
+
     def brokers(self) -> list[BrokerInfo]:
         return [self._cluster.info(one) for one in sorted(self._cluster.addresses)]
 

@@ -43,22 +43,25 @@ def sql(
         raise InvalidInput("give --snapshot or --at, not both")
     if as_csv and as_json:
         raise InvalidInput("give --csv or --json, not both")
-    rules: list[dict[str, Any]] | None = None
+    asked = Question(query, snapshot, _time(at))
     if while_stdin:
         _limit_process()
-        query, rules = _query_of_parent() if query == "-" else (query, None)
+        if query == "-":
+            asked = _asked_by_parent(asked)
         end_with_stdin()
-    asked = Question(query, snapshot, _time(at), rules)
     with answered(asked, server, data, config, confined=while_stdin) as rows:
         _print(rows, as_json, as_csv, as_arrow)
 
 
-def _query_of_parent() -> tuple[str, list[dict[str, Any]] | None]:
-    """Read the query and the caller's rules, as `SqlProcess` sends them. They must be there: null means all."""
+def _asked_by_parent(asked: Question) -> Question:
+    """Read the query and what its caller may do, as `SqlProcess` sends them. They must be there: no rules mean all."""
+    from frazil.node.tiers.cluster_logs import ForwardedCaller
+
     given = read_stdin()
-    if not isinstance(given, dict) or given.keys() != {"sql", "rules"}:
+    if not isinstance(given, dict) or given.keys() != {"sql", "rules", "forwarded"}:
         raise InvalidInput("stdin has no query with the rules of its caller")
-    return str(given["sql"]), given["rules"]
+    forwarded = None if given["forwarded"] is None else ForwardedCaller(**given["forwarded"])
+    return asked._replace(sql=str(given["sql"]), rules=given["rules"], forwarded=forwarded)
 
 
 def _limit_process() -> None:

@@ -75,6 +75,7 @@ if TYPE_CHECKING:  # imported on first use: the embedded interface does not need
     from frazil.node.telemetry.own.exporter import OwnTelemetry
     from frazil.node.telemetry.quotas import Charge
     from frazil.node.telemetry.telemetry import Telemetry
+    from frazil.node.tiers.cluster_logs import ForwardedCaller
     from frazil.node.topics.dead_letters import DeadLetterTopics
     from frazil.node.topics.topics import Topics
 
@@ -299,10 +300,8 @@ class Node(NodeParts):
         rows: Iterable[bytes | str | Outgoing] | pa.RecordBatch,
         sent: Sent | None = None,
     ) -> OffsetRange:
-        """Append rows to a topic, all or none, and return their offsets once they are durable.
-
-        Raises `MessageRefused` if the topic enforces its schema. `sent` makes a retry idempotent.
-        """
+        """Append rows to a topic, all or none, and return their offsets once they are durable. Raises `MessageRefused`
+        if the topic enforces its schema. `sent` makes a retry idempotent."""
         self.must(who, Action.PRODUCE, access.topic(topic))
         publisher = await asyncio.to_thread(self.publisher, who, topic)
         return await publisher.publish(rows, sent)
@@ -424,15 +423,21 @@ class Node(NodeParts):
 
     # --- queries
 
-    def query(self, who: Principal, sql: str, *, snapshot: int | None = None, at: str | None = None) -> SqlProcess:
-        """Start a query over topics and tables, now or at a snapshot. It can open no other file of this host.
-
-        What the caller may not read does not exist in the query.
-        """
+    def query(
+        self,
+        who: Principal,
+        sql: str,
+        *,
+        snapshot: int | None = None,
+        at: str | None = None,
+        forwarded: ForwardedCaller | None = None,
+    ) -> SqlProcess:
+        """Start a query over topics and tables, now or at a snapshot, which opens no other file of this host. What the
+        caller may not read does not exist in it. It asks other brokers as `forwarded`, or not at all."""
         if self._command is None:
             raise InvalidInput("sql: queries are answered only by `frazil serve`")
         command = self._command("sql", "--while-stdin", "--arrow", "--json")
-        return SqlProcess(command, sql, snapshot, at, self.gate.rules_of(who))
+        return SqlProcess(command, sql, snapshot, at, self.gate.rules_of(who), forwarded)
 
     def verify(self, who: Principal, topic: str | None, arguments: Sequence[str] = ()) -> Job:
         """Start a job that verifies one topic or all: it reads log and table completely. Call it on the event loop."""
@@ -451,10 +456,8 @@ class Node(NodeParts):
         return self._logs.read()
 
     def pipeline(self, who: Principal, limit: int, after: str | None = None) -> tuple[PipelineProgress, bool]:
-        """Return the mover's status and the progress of topics that the caller may know of, and whether there are more.
-
-        Blocks.
-        """
+        """Return the mover's status and the progress of topics that the caller may know of, and whether there are
+        more. Blocks."""
         with needs():
             from frazil.node.movers.status import pipeline_page
         report, logs = self.movers(who).status.read(), self.logs(who)

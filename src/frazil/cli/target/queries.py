@@ -16,6 +16,8 @@ from frazil.core.extras import needs
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from frazil.node.tiers.cluster_logs import ForwardedCaller
+
 
 class Question(NamedTuple):
     """A query, as of a snapshot or a time; with the rules of its caller if it runs for a server."""
@@ -24,6 +26,8 @@ class Question(NamedTuple):
     snapshot: int | None = None
     at: datetime | None = None
     rules: Sequence[Mapping[str, Any]] | None = None
+    forwarded: ForwardedCaller | None = None
+    """How the query of a server asks other brokers."""
 
 
 class Rows(NamedTuple):
@@ -43,7 +47,7 @@ def answered(
     confined: bool = False,
     topic: str | None = None,
 ) -> Iterator[Rows]:
-    """Run a query. In a cluster the owner of `topic` answers it: it alone has the rows that are not moved."""
+    """Run a query. In a cluster the owner of `topic` answers it: it has the rows that are not moved at hand."""
     named = None if confined else named_server(server, data, config)
     if named is not None:
         with _served(asked, named, topic) as rows:
@@ -52,12 +56,12 @@ def answered(
     settings = settings_on_disk(data, config)
     with needs():
         from frazil.node.query.session import AsOf, SqlSession  # first: it needs the package that the verb is named for
-        from frazil.node.tiers.logs import open_view
+        from frazil.node.tiers.cluster_logs import OtherBrokers, open_query_logs
     from frazil.node.query.readable import readable
 
     as_of, may_read = AsOf(asked.snapshot, asked.at), readable(asked.rules)
     with (
-        open_view(settings) as logs,
+        open_query_logs(settings, OtherBrokers.of_caller(settings, asked.forwarded) if confined else None) as logs,
         SqlSession(settings, logs, as_of, confined=confined, may_read=may_read) as session,
     ):
         answer = session.run(asked.sql)

@@ -24,11 +24,13 @@ ABOUT = {
     "topic_stats": '{"topic"}: statistics of a topic over all tiers',
     "flush": '{"topic" or "dataset", "table"; "offset", "timeout_ms"}: wait until rows are in the table',
     "stats": '{"topic" or "dataset", "table"}: statistics of a table and its topic over all tiers',
+    "topic_logs": '{"topic", "files"}: what is durable of a topic and its partitions here, and who has the others',
     "topic_sync": '{"topic"}: make all written rows durable',
     "producer": '{"topic", "log_id", "producer"}: the epoch of a producer name, -1 if no client has it',
     "lead": "for movers: request the lease",
     "give_up": "for movers: release the lease",
     "tell": "for movers: report the status of the tables",
+    "tenants": "for movers: the records of tenants; no body",
 }
 
 

@@ -7,6 +7,7 @@
     action `create_partitions` {"topic", "partitions", "retention", "ack"}: what a client needs to know of each
     action `delete_topic`     {"topic", "force"}
     action `topic_stats`, `topic_sync`     {"topic"}
+    action `topic_logs`       {"topic", "files"}: {"here": its logs, "elsewhere": [{"topic", "broker_id", "flight"}]}
     action `producer`         {"topic", "log_id", "producer"}: {"epoch"}, -1 if the name has no client
     action `change_schema`    {"topic", "schema"}
     action `set_retention`    {"topic", "retention"}
@@ -19,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -33,11 +35,12 @@ from frazil.core.principal import ANONYMOUS, LOCAL, Principal
 from frazil.core.rows.columns import SCHEMA_CHARACTERS_MAX, schema_as_text, schema_from_text
 from frazil.core.sequences import NAME_CHARACTERS_MAX, NO_EPOCH, check_producer
 from frazil.core.settings import FlightSettings, RetentionSettings
-from frazil.doors.flight.actions import FlightAction, identified
+from frazil.doors.flight.actions import FlightAction, identified, operate
 from frazil.doors.flight.movers import parsed
 from frazil.doors.owning import Owning
 from frazil.node.node import Node
-from frazil.node.types.log import Topic, TopicLog, cut_since
+from frazil.node.tiers.family_logs import family_logs
+from frazil.node.types.log import Topic, TopicLog, as_json, cut_since
 
 ACK_CHARACTERS_MAX = 16
 
@@ -75,6 +78,11 @@ class _Delete(_Named):
     force: bool = False
 
 
+class _Logs(_Named):
+    files: bool = False
+    """With the places of the files, for processes of this host."""
+
+
 class _Producer(_Named):
     log_id: str
     producer: str = Field(min_length=1, max_length=NAME_CHARACTERS_MAX)
@@ -102,6 +110,7 @@ class TopicActions:
             "change_schema": FlightAction(_on(_WithSchema, Action.ALTER), self._change_schema),
             "set_retention": FlightAction(_on(_Retention, Action.ALTER), self._set_retention),
             "topic_stats": FlightAction(_on(_Named, Action.DESCRIBE), self._stats),
+            "topic_logs": FlightAction(_to_read_logs, self._logs),
             "topic_sync": FlightAction(_on(_Named, Action.PRODUCE), self._sync),
             "producer": FlightAction(_on(_Producer, Action.PRODUCE), self._producer),
         }
@@ -177,6 +186,14 @@ class TopicActions:
         self._owning.check(asked.topic)
         return _json(self._node.topic(who, asked.topic, Action.DESCRIBE).stats().as_dict())
 
+    def _logs(self, _: Principal, body: bytes) -> bytes:
+        """Return where a query finds the rows of a topic. Whatever is not here is named with its broker."""
+        asked = parsed(_Logs, body, "topic_logs")
+        found = family_logs(self._node.storage, self._owning.ownership, TopicName.parse(asked.topic))
+        here = found.here if asked.files else (replace(one, files=(), folder=None) for one in found.here)
+        elsewhere = [{"topic": str(at.topic), "broker_id": at.broker_id, "flight": at.flight} for at in found.elsewhere]
+        return _json({"here": [as_json(one) for one in here], "elsewhere": elsewhere})
+
     def _sync(self, who: Principal, body: bytes) -> bytes:
         asked = parsed(_Named, body, "topic_sync")
         self._owning.check(asked.topic)
@@ -227,6 +244,12 @@ def _hash(text: str) -> str:
 def _on(form: type[_Named], action: Action) -> Callable[[bytes], Sequence[Right]]:
     """The rights for a body of that form: an action on its topic."""
     return lambda body: (Right(action, access.topic(parsed(form, body, "body").topic)),)
+
+
+def _to_read_logs(body: bytes) -> Sequence[Right]:
+    asked = parsed(_Logs, body, "topic_logs")
+    own = Right(Action.READ, access.topic(asked.topic))
+    return (own, *operate(body)) if asked.files else (own,)
 
 
 def check_log(log: TopicLog, log_id: str | None, offset: int | None = None) -> None:

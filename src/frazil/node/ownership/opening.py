@@ -99,7 +99,7 @@ async def cluster_open(
         owned = OwnedTopics(broker_id, session.id, view, records, host, settings.cluster.moves_parallel_max)
         requests = MoveRequests(broker_id, view, records, owned.is_served)
         owned.on_served = requests.changed
-        ownership = ClusterOwnership(broker_id, settings.cluster, view, keeper, leader, owned, requests)
+        ownership = ClusterOwnership(broker_id, settings.cluster, view, keeper, leader, owned, requests, records)
         changed.then = ownership.changed
         await following.load()
         following.start()

@@ -42,6 +42,11 @@ class Ownership(Protocol):
         """Return the existing ones of the topic (without partition number) and its partitions, with any owner."""
         ...
 
+    def refresh(self, topic: TopicName) -> None:
+        """Read the present record of a topic and its partitions, so that queries know it. Blocks: not on the event
+        loop. Raises `MetadataUnavailable`."""
+        ...
+
     def elsewhere(self, name: TopicName) -> Mapping[TopicName, str | None]:
         """Return those of `family` that other brokers own, with the ids of their logs."""
         ...

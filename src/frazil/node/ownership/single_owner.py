@@ -36,6 +36,9 @@ class SingleOwner:
         base = name.partition_of()[0]
         return {one for one in self._names() if one.partition_of()[0] == base}
 
+    def refresh(self, topic: TopicName) -> None:
+        pass
+
     def elsewhere(self, name: TopicName) -> Mapping[TopicName, str | None]:  # noqa: ARG002 - it owns every topic
         return {}
 

@@ -6,11 +6,13 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
 
 from frazil.core.process.child import Child
+from frazil.node.tiers.cluster_logs import ForwardedCaller
 
 QUERY_ON_STDIN = "-"
 
@@ -25,12 +27,14 @@ class SqlProcess:
         snapshot: int | None = None,
         at: str | None = None,
         rules: Sequence[Mapping[str, Any]] | None = None,
+        forwarded: ForwardedCaller | None = None,
     ) -> None:
         """`command` is that of the verb; the snapshot or the time is added, and the query goes through stdin.
 
-        `rules` are those of `Gate.rules_of` for the caller: the process sees only what they allow to read.
+        `rules` are those of `Gate.rules_of` for the caller: the process sees only what they allow to read. `forwarded`
+        is with what it may ask other brokers in the caller's name.
         """
-        self._told = {"sql": sql, "rules": rules}
+        self._told = {"sql": sql, "rules": rules, "forwarded": None if forwarded is None else asdict(forwarded)}
         self._folder = tempfile.TemporaryDirectory(prefix="frazil-sql-")
         self.child = Child(
             [*command, *_words(snapshot, at)],
@@ -38,7 +42,7 @@ class SqlProcess:
         )
 
     def opened(self) -> pa.RecordBatchReader | None:
-        """Send query and rules through stdin, which others cannot read; None if the process ended without an answer."""
+        """Send them through stdin, which others cannot read; None if the process ended without an answer."""
         self.child.tell(json.dumps(self._told).encode())
         try:
             return pa.ipc.open_stream(self.child.stdout)

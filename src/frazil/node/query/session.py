@@ -21,7 +21,15 @@ from typing import Self
 import duckdb
 import pyarrow as pa
 
-from frazil.core.errors import CorruptLog, FrazilError, InvalidInput, QueryTooLarge, TableRefused
+from frazil.core.errors import (
+    CorruptLog,
+    FrazilError,
+    InvalidInput,
+    OffsetOutOfRange,
+    QueryTooLarge,
+    TableRefused,
+    TryLater,
+)
 from frazil.core.names import TopicName
 from frazil.core.rows import OFFSET
 from frazil.core.settings import Settings
@@ -36,6 +44,7 @@ from frazil.node.query.readable import Readable, everything
 from frazil.node.query.relation import PlaceColumns, RelationPart, parquet, quoted, select, shown_names, text, union
 from frazil.node.query.spool import Streamed, TemporarySpace, spool
 from frazil.node.query.telemetry import RequestTopic, holds_requests, lifted_of, own_table
+from frazil.node.tiers.cluster_logs import ClusterLogs
 from frazil.node.tiers.logs import LogView, listed
 
 BATCH_ROWS_MAX = 10_000
@@ -49,6 +58,8 @@ SPACE_BYTES_MAX = 8 << 30
 SPACE_SHARE = 8
 """A query may use an eighth of the free space: four at once leave half of it to the log."""
 ATTEMPTS_MAX = 3
+_PERHAPS_MOVED = (CorruptLog, OSError, OffsetOutOfRange, TryLater)
+"""Errors of rows that may be in the table by now, or at another broker."""
 _PERHAPS_OF_A_FILE = (duckdb.IOException, duckdb.InvalidInputException, pa.ArrowException, OSError)
 
 
@@ -226,7 +237,7 @@ class SqlSession:
             )
             try:
                 tail = [self._log_part(name, one, shown) for one in adding]
-            except (CorruptLog, OSError):
+            except _PERHAPS_MOVED:
                 if attempt == ATTEMPTS_MAX - 1:
                     raise
                 continue
@@ -343,7 +354,9 @@ class SqlSession:
 
     def _logs_of(self, name: TableName, only: int | None) -> dict[int, LogInfo]:
         found: dict[int, LogInfo] = {}
-        for info in listed(self._logs, self._settings.log_folder, topic_of(name, 0)):
+        logs, base = self._logs, topic_of(name, 0)
+        listing = logs.of(base) if isinstance(logs, ClusterLogs) else listed(logs, self._settings.log_folder, base)
+        for info in listing:
             partition = table_of(info.topic)[1]
             if only not in (None, partition):
                 continue

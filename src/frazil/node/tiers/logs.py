@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.flight
@@ -94,16 +94,20 @@ class OwnerView:
 
     def __init__(self, address: str, credentials: ClientCredentials, settings: Settings) -> None:
         """`settings` have the store of the objects."""
-        self._address = address
+        self.address = address
         self._credentials = credentials
         self._settings = settings
         self._client = open_client(address, credentials)
 
+    def act(self, action: str, body: Any, seconds_max: float) -> Any:
+        """Return the owner's answer, or raise its error."""
+        return act_on(self._client, self.address, action, json.dumps(body).encode(), seconds_max)
+
     def logs(self) -> list[LogInfo]:
-        return list_logs(self._client, self._address)
+        return list_logs(self._client, self.address)
 
     def read(self, info: LogInfo, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-        return read_log(self._settings, self._address, info, wanted, self._credentials)
+        return read_log(self._settings, self.address, info, wanted, self._credentials)
 
     def read_objects(self, info: LogInfo, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         return read_objects(self._settings, info, wanted)

@@ -19,15 +19,17 @@ from pydantic import Field
 from frazil.core.errors import QueryTooLong, QuotaExceeded, TryLater
 from frazil.core.errors.codec import from_dict
 from frazil.core.principal import LOCAL, Principal
-from frazil.doors.admission import QueryRights, who
+from frazil.doors.admission import QueryRights, credentials, who
 from frazil.doors.calls import Context
 from frazil.doors.flight.calls import Calls
 from frazil.doors.flight.movers import parsed
 from frazil.doors.flight.requests import FlightRequest
 from frazil.doors.flight.wire import batch_data, schema_data
+from frazil.doors.tls import tls_of
 from frazil.node.jobs.verbs import failure_of
 from frazil.node.node import Node
 from frazil.node.query.process import SqlProcess
+from frazil.node.tiers.cluster_logs import ForwardedCaller
 
 QUERIES_MAX = 4
 QUERIES_OF_CALLER_MAX = 2
@@ -82,7 +84,7 @@ class SqlAnswers:
             rights = QueryRights(self._calls.gate, caller, context.peer())
             rights.admit()
             with self._calls.stream():
-                query = await self._started(rights.who, asked)
+                query = await self._started(rights.who, asked, self._forwarded(rights.who, context))
                 try:
                     with rights.open(query.kill), self._calls.until_end(query.kill):
                         await self._answer_in_time(query, context, rights)
@@ -117,14 +119,28 @@ class SqlAnswers:
             rights.refused(str(error.fields.get("table", "")))
             raise error
 
-    async def _started(self, caller: Principal, asked: _Question) -> SqlProcess:
+    async def _started(self, caller: Principal, asked: _Question, forwarded: ForwardedCaller | None) -> SqlProcess:
         """Start a query. If the caller leaves meanwhile, the thread that has started it ends it."""
-        starting = self._threads.submit(self._node.query, caller, asked.query, snapshot=asked.snapshot, at=asked.at)
+        starting = self._threads.submit(
+            self._node.query, caller, asked.query, snapshot=asked.snapshot, at=asked.at, forwarded=forwarded
+        )
         try:
             return await asyncio.wrap_future(starting)
         except asyncio.CancelledError:
             starting.add_done_callback(lambda done: self._threads.submit(_end, done))
             raise
+
+    def _forwarded(self, caller: Principal, context: Context) -> ForwardedCaller | None:
+        """Return with what the query asks other brokers. None: with nothing, as for a caller with a certificate, whose
+        key only the caller has, and for one with the token of this host, which must not leave it."""
+        if not self._calls.gate.is_on:
+            return ForwardedCaller()
+        given = credentials(context)
+        scheme, _, token = (given.authorization or "").partition(" ")
+        if caller is LOCAL or given.certificate is not None or scheme.lower() != "bearer":
+            return None
+        settings = self._node.settings
+        return ForwardedCaller(token.strip(), needs_tls=tls_of(settings, settings.flight).is_on)
 
     async def _in_thread(self, work: Callable[..., Answer], *arguments: Any) -> Answer:
         return await self._calls.loop.run_in_executor(self._threads, work, *arguments)
