@@ -25,6 +25,7 @@ Bytes = Annotated[str | None, _option("--bytes-per-second", "SIZE", "Bytes per s
 Connections = Annotated[str | None, _option("--connections", "N", "Concurrent streams")]
 Stored = Annotated[str | None, _option("--stored-bytes", "SIZE", "Bytes in its logs, as 50GiB")]
 Datasets = Annotated[str | None, _option("--datasets", "N", "Datasets")]
+Tables = Annotated[str | None, _option("--tables", "N", "Tables of all its datasets")]
 RetentionAge = Annotated[str | None, _option("--retention-age", "TIME", "Its logs keep rows for this time, as 7d")]
 RetentionBytes = Annotated[str | None, _option("--retention-bytes", "SIZE", "Each of its logs keeps this much")]
 Freshness = Annotated[str | None, _option("--freshness", "TIME", "Rows are in its tables after about this time")]
@@ -46,6 +47,7 @@ def given_settings(
     connections: str | None,
     stored_bytes: str | None,
     datasets: str | None,
+    tables: str | None,
     retention_age: str | None,
     retention_bytes: str | None,
     freshness: str | None,
@@ -59,6 +61,7 @@ def given_settings(
         "connections": (connections, "--connections", _number),
         "stored_bytes": (stored_bytes, "--stored-bytes", parse_bytes),
         "datasets": (datasets, "--datasets", _number),
+        "tables": (tables, "--tables", _number),
         "freshness_ms": (freshness, "--freshness", parse_duration_ms),
         "target_file_bytes": (target_file_size, "--target-file-size", parse_bytes),
     }

@@ -69,6 +69,7 @@ def create(
     connections: setting.Connections = None,
     stored_bytes: setting.Stored = None,
     datasets: setting.Datasets = None,
+    tables: setting.Tables = None,
     retention_age: setting.RetentionAge = None,
     retention_bytes: setting.RetentionBytes = None,
     freshness: setting.Freshness = None,
@@ -83,8 +84,8 @@ def create(
     """Create a tenant. With security on, print its API key, which is shown only once."""
     given = given_settings(
         requests_per_second=requests_per_second, bytes_per_second=bytes_per_second, connections=connections,
-        stored_bytes=stored_bytes, datasets=datasets, retention_age=retention_age, retention_bytes=retention_bytes,
-        freshness=freshness, target_file_size=target_file_size, lift=lift,
+        stored_bytes=stored_bytes, datasets=datasets, tables=tables, retention_age=retention_age,
+        retention_bytes=retention_bytes, freshness=freshness, target_file_size=target_file_size, lift=lift,
     )  # fmt: skip
     with open_tenants(server, data, config) as tenants:
         made = tenants.create(tenant, given, with_key=not no_key)
@@ -106,6 +107,7 @@ def limit(
     connections: setting.Connections = None,
     stored_bytes: setting.Stored = None,
     datasets: setting.Datasets = None,
+    tables: setting.Tables = None,
     retention_age: setting.RetentionAge = None,
     retention_bytes: setting.RetentionBytes = None,
     freshness: setting.Freshness = None,
@@ -119,8 +121,8 @@ def limit(
     """Change what applies to a tenant; what is not given stays. Effective within a second."""
     given = given_settings(
         requests_per_second=requests_per_second, bytes_per_second=bytes_per_second, connections=connections,
-        stored_bytes=stored_bytes, datasets=datasets, retention_age=retention_age, retention_bytes=retention_bytes,
-        freshness=freshness, target_file_size=target_file_size, lift=lift,
+        stored_bytes=stored_bytes, datasets=datasets, tables=tables, retention_age=retention_age,
+        retention_bytes=retention_bytes, freshness=freshness, target_file_size=target_file_size, lift=lift,
     )  # fmt: skip
     if not given:
         raise InvalidInput("nothing is changed: give an option, or see `frazil tenants show`")

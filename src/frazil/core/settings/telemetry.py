@@ -11,6 +11,8 @@ from frazil.core.settings.lake import MIB
 from frazil.core.settings.otlp import OtlpSettings
 
 Positive = Annotated[int, Field(gt=0)]
+TABLES_MAX_DEFAULT = 1_000
+"""Each table has its files, its metadata and its commits, and each topic its log."""
 FRESHNESS_MS_MIN, FRESHNESS_MS_MAX = 100, 86_400_000
 FILE_BYTES_MAX = 4096 * MIB
 
@@ -23,6 +25,7 @@ class TenantLimits(SettingsGroup):
     connections: Positive | None = Field(None, description="concurrent streams of its principals")
     stored_bytes: Positive | None = Field(None, description="bytes in the logs of its topics, on each broker")
     datasets: Positive | None = None
+    tables: Positive | None = Field(None, description=f"tables of all its datasets; unset, {TABLES_MAX_DEFAULT:,}")
 
 
 class TelemetrySettings(SettingsGroup):

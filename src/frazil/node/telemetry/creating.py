@@ -1,4 +1,4 @@
-"""Create a topic of a tenant, with the tenant's retention, within its limit of datasets."""
+"""Create a topic of a tenant, with the tenant's retention, within its limits of datasets and tables."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from frazil.core.errors import FrazilError, TenantNotFound, TopicExists
 from frazil.core.names import TopicName
 from frazil.core.principal import LOCAL, Principal
 from frazil.node.request_ids import peer_of_call
+from frazil.node.telemetry.tenants import Tenant
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from frazil.node.node import Node
     from frazil.node.telemetry.places import TenantPlace
-    from frazil.node.telemetry.tenants import Tenant
 
     Admit = Callable[[TenantPlace], Tenant | None]
 
@@ -29,16 +29,22 @@ async def create_topic(
 ) -> None:
     """Create a topic, unless another caller or broker is faster. `admit` adds the dataset to the tenant.
 
-    Raises `PermissionDenied` before anything is changed.
+    Raises `PermissionDenied` and `QuotaExceeded` before anything is changed.
     A deletion of the tenant that began meanwhile may have looked for topics before this one was there. So the tenant is
     asked for again: if it is gone, or another one has its name, the topic goes too, and `TenantNotFound` is raised.
     """
     node.gate.check(who, Action.CREATE, access.topic(str(topic)), peer_of_call())
-    tenant = await asyncio.to_thread(admit, place)
-    try:
-        await node.create_topic(who, topic, schema=schema, retention=None if tenant is None else tenant.retention)
-    except TopicExists:
-        return
+    async with contextlib.AsyncExitStack() as held:
+        parts = node.tenant_parts
+        if parts is not None:
+            known = parts.directory.get(place.tenant) or Tenant(place.tenant, 0)  # that `admit` may create
+            limit = known.limits_over(node.settings.telemetry.limits).tables
+            await asyncio.to_thread(held.enter_context, parts.tables.creating(place.tenant, topic, limit))
+        tenant = await asyncio.to_thread(admit, place)
+        try:
+            await node.create_topic(who, topic, schema=schema, retention=None if tenant is None else tenant.retention)
+        except TopicExists:
+            return
     if tenant is not None and not await asyncio.to_thread(_is_there, node, tenant):
         with contextlib.suppress(FrazilError):  # the deletion has seen it
             await node.topics(LOCAL).run(node.topics(LOCAL).delete, topic, force=True)

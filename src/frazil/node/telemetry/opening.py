@@ -15,7 +15,7 @@ from frazil.core.names import TopicName
 from frazil.core.principal import LOCAL
 from frazil.core.settings import Settings
 from frazil.log.storage import Storage
-from frazil.meta.opening import open_meta
+from frazil.meta.opening import has_meta, open_meta
 from frazil.node.access.directory import AccessDirectory
 from frazil.node.access.grants import BindingAdmin, KeyAdmin
 from frazil.node.telemetry.admin import Grants, TenantAdmin
@@ -25,6 +25,7 @@ from frazil.node.telemetry.follower import TenantFollower
 from frazil.node.telemetry.members import Members
 from frazil.node.telemetry.quotas import TenantQuotas
 from frazil.node.telemetry.scopes import is_of
+from frazil.node.telemetry.table_limit import TableLimit
 from frazil.node.telemetry.tenants import Tenant
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 class TenantParts:
     directory: TenantDirectory
     quotas: TenantQuotas
+    tables: TableLimit
     admin: TenantAdmin
 
 
@@ -60,7 +62,9 @@ async def tenants_open(node: Node, access: AccessParts | None) -> AsyncIterator[
         grants = None if access is None else Grants(access.gate.directory, access.keys, access.bindings)
         if access is not None:
             access.quotas.shared = quotas
-        yield TenantParts(directory, quotas, TenantAdmin(directory, telemetry, node.clock, grants, lambda: deletion))
+        tables = TableLimit(lambda: node.ownership(LOCAL).topics())
+        admin = TenantAdmin(directory, telemetry, node.clock, grants, lambda: deletion)
+        yield TenantParts(directory, quotas, tables, admin)
 
 
 @contextlib.contextmanager
@@ -84,6 +88,8 @@ def stored_tenants(settings: Settings) -> Iterator[TenantAdmin]:
 
 def read_tenants(settings: Settings) -> dict[str, Tenant]:
     """Return all tenants as they are stored now, for a process that moves rows; none if there is no store."""
+    if not has_meta(settings):
+        return {}
     with contextlib.closing(open_meta(settings)) as store:
         return {one.name: one for one in TenantDirectory(store, follows=False).all()}
 

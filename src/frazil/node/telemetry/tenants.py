@@ -23,6 +23,7 @@ from frazil.core.settings.telemetry import (
     FILE_BYTES_MAX,
     FRESHNESS_MS_MAX,
     FRESHNESS_MS_MIN,
+    TABLES_MAX_DEFAULT,
     TelemetrySettings,
     TenantLimits,
 )
@@ -123,6 +124,8 @@ class Tenant:
 
     def limits_over(self, default: TenantLimits) -> TenantLimits:
         own = {name: value for name, value in self.limits if value is not None}
+        if default.tables is None:
+            own.setdefault("tables", TABLES_MAX_DEFAULT)
         return default.model_copy(update=own) if own else default
 
     def freshness_ms_over(self, settings: TelemetrySettings) -> int:

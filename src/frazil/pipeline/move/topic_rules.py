@@ -18,7 +18,6 @@ from frazil.core.names import TopicName
 from frazil.core.settings import Settings
 from frazil.core.settings.topics import topic_rules
 from frazil.log.info import LogInfo
-from frazil.meta.opening import has_meta
 from frazil.node.telemetry.opening import read_tenants
 from frazil.node.telemetry.tenants import Tenant
 from frazil.pipeline.move.moved_topic import MovedTopic
@@ -116,4 +115,4 @@ def lifted_of(tenant: Tenant | None) -> tuple[Lifted, ...]:
 
 def stored_tenants(settings: Settings) -> Mapping[str, Tenant]:
     """Return the tenants of the metadata store; none if this process has no store."""
-    return read_tenants(settings) if has_meta(settings) else {}
+    return read_tenants(settings)

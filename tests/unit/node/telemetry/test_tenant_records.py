@@ -7,6 +7,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from telemetry_nodes import admin, create, known, run, settings_of, started, until
 
@@ -26,14 +27,16 @@ from frazil.core.errors import (
 from frazil.core.names import TopicName
 from frazil.core.principal import ANONYMOUS, LOCAL, Principal
 from frazil.core.settings import RetentionSettings
-from frazil.core.settings.telemetry import TelemetrySettings, TenantLimits
+from frazil.core.settings.telemetry import TABLES_MAX_DEFAULT, TelemetrySettings, TenantLimits
 from frazil.meta.opening import open_meta
 from frazil.node.node import Node
+from frazil.node.telemetry.creating import create_topic
 from frazil.node.telemetry.directory import TenantDirectory
 from frazil.node.telemetry.opening import read_tenants
 from frazil.node.telemetry.places import TenantPlace
 from frazil.node.telemetry.tenants import SETTINGS, Tenant, UnreadableTenant
 from frazil.telemetry.signals import Signal
+from frazil.telemetry.tables import table_topic
 
 TRACES = TopicName.parse("/acme.default/traces")
 
@@ -142,6 +145,35 @@ async def test_datasets_are_limited(folder: Path) -> None:
         assert refused.value.fields["quota"] == "datasets"
         assert [one for one in node.topic_names(ANONYMOUS) if "acme.c" in one] == []
         await telemetry.export(ANONYMOUS, TenantPlace("acme", "a"), Signal.TRACES, b"x", 1)
+
+
+@run
+async def test_tables_are_limited(folder: Path) -> None:
+    async with started(settings_of(folder)) as node:
+        await create(node, "acme", tables=4)
+        telemetry, schema = node.telemetry(ANONYMOUS), pa.schema([("x", pa.int64())])
+
+        async def made(place: TenantPlace, table: str) -> None:
+            await create_topic(node, ANONYMOUS, place, table_topic(*place, table), schema, telemetry.admit)
+
+        eu, us = TenantPlace("acme", "eu"), TenantPlace("acme", "us")
+        await telemetry.export(ANONYMOUS, eu, Signal.LOGS, b"x", 1)  # `logs` and `logs__errors`
+        await made(eu, "one")
+        with pytest.raises(QuotaExceeded, match="tenant:acme has reached its quota tables = 4"):
+            await telemetry.export(ANONYMOUS, us, Signal.TRACES, b"x", 1)
+        assert there(node, "acme").datasets == ("eu",)
+        found = await asyncio.gather(*(made(us, f"more{number}") for number in range(5)), return_exceptions=True)
+        assert [type(one) for one in found].count(QuotaExceeded) == 4
+        await made(eu, "one")  # it exists
+        await asyncio.to_thread(admin(node).change, "acme", {"tables": 5})
+        await made(eu, "two")
+
+
+def test_tables_are_limited_unless_the_settings_say_otherwise() -> None:
+    for default, applies in ((None, TABLES_MAX_DEFAULT), (7, 7)):
+        limits = Tenant("acme", 5).limits_over(TenantLimits(tables=default, datasets=2))
+        assert (limits.tables, limits.datasets) == (applies, 2)
+    assert Tenant("acme", 5).with_settings({"tables": 9}).limits_over(TenantLimits(tables=7)).tables == 9
 
 
 @run

@@ -38,6 +38,7 @@ class TenantSettings(Given):
     connections: Positive | None = None
     stored_bytes: Positive | None = None
     datasets: Positive | None = None
+    tables: Positive | None = None
     retention: Retention | None = Field(None, description="of the logs of its datasets")
     lifted: Annotated[list[Lifting], Field(max_length=LIFTED_MAX)] | None = None
     freshness_ms: Annotated[int, Field(ge=FRESHNESS_MS_MIN, le=FRESHNESS_MS_MAX), IsNumber] | None = None
@@ -69,6 +70,7 @@ class TenantLimitsModel(BaseModel):
     connections: int | None = None
     stored_bytes: int | None = None
     datasets: int | None = None
+    tables: int | None = None
 
 
 class EffectiveModel(BaseModel):
