@@ -26,6 +26,7 @@ from frazil.node.movers.status_file import StatusFile, read_status
 from frazil.node.movers.table_progress import status_path
 from frazil.node.movers.tick_report import TickReport, TopicReport
 from frazil.node.node import Node
+from frazil.node.telemetry.opening import read_tenants, stored_tenants
 from frazil.testing import FakeClock
 
 ONE = MoverName("one", "host-1", 11)
@@ -60,6 +61,26 @@ def test_the_lead_is_lent_over_flight(owner: RemoteOwner, clock: FakeClock) -> N
     assert owner.ask_to_lead(TWO, 5_000).left_ms == 5_000
     clock.advance(5_000_000)
     assert owner.ask_to_lead(ONE, 5_000).leader == ONE
+
+
+def test_a_mover_elsewhere_learns_the_tenants_of_the_owner(owner: RemoteOwner, settings: frazil.Settings) -> None:
+    assert owner.tenants() == {}
+    lifted = [{"source": "resource", "key": "k8s.pod.name", "column": "pod", "type": "string"}]
+    with stored_tenants(settings) as admin:
+        admin.create("acme", {"lifted": lifted, "freshness_ms": 700})
+    assert owner.tenants() == read_tenants(settings)
+    assert [one.column for one in owner.tenants()["acme"].lifted] == ["pod"]
+
+
+def test_an_owner_that_tells_no_tenants_is_unavailable(settings: frazil.Settings) -> None:
+    """Without them, the tables of telemetry would lack columns."""
+    with (
+        frazil.open(settings) as storage,
+        flight_door(storage, settings.flight) as door,
+        contextlib.closing(RemoteOwner(door.address)) as owner,
+        pytest.raises(frazil.OwnerUnreachable, match="there is no action 'tenants'"),
+    ):
+        owner.tenants()
 
 
 def test_what_the_leader_tells_is_written_with_the_owners_time(

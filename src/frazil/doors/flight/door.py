@@ -21,6 +21,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import uvloop
@@ -53,6 +54,7 @@ from frazil.doors.tls import protect, tls_of
 from frazil.node.movers.lease import this_host
 from frazil.node.node import Node
 from frazil.node.request_ids import current
+from frazil.node.telemetry.opening import read_tenants
 from frazil.node.types.log import Storage, as_json
 
 STOP_SECONDS_MAX = 5.0
@@ -76,7 +78,7 @@ class FlightDoor:
             "logs": FlightAction(operate, self._list_logs),
             **TopicActions(node, settings).by_name,
             **self._table_actions.by_name,
-            **(MoverActions(node.movers(ANONYMOUS)).by_name if movers else {}),
+            **(MoverActions(node.movers(ANONYMOUS), partial(read_tenants, node.settings)).by_name if movers else {}),
         }
         self.counts = FlightCounts()
         self._server: GrpcServer | None = None

@@ -4,6 +4,7 @@
     action `give_up`   {"id"}: at a clean stop
     action `tell`      {"id", "host", "pid", "state", …}: the mover's status, and the end of each log in its table;
                        compressed by zlib
+    action `tenants`   the record of each tenant: the mover needs its lifted columns and its freshness
 
 All input is untrusted: every field is checked and limited. Reports are for people and metrics: retention asks the
 catalog itself.
@@ -12,6 +13,7 @@ catalog itself.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -24,6 +26,7 @@ from frazil.doors.flight.requests import FlightRequest
 from frazil.node.movers.lease import MoverName
 from frazil.node.movers.movers import Movers
 from frazil.node.movers.status_codec import BYTES_MAX, unpacked
+from frazil.node.telemetry.tenants import Tenant
 
 Text = Annotated[str, Field(max_length=4096)]
 Cut = Annotated[str, BeforeValidator(lambda text: text[:4096] if isinstance(text, str) else text)]
@@ -112,12 +115,15 @@ Parsed = TypeVar("Parsed", bound=BaseModel)
 class MoverActions:
     """The actions by name, called by the Flight server with a body."""
 
-    def __init__(self, movers: Movers) -> None:
+    def __init__(self, movers: Movers, tenants: Callable[[], Mapping[str, Tenant]]) -> None:
+        """`tenants` reads them as they are stored."""
         self._movers = movers
+        self._read_tenants = tenants
         self.by_name = {
             "lead": FlightAction(operate, self._lead),
             "give_up": FlightAction(operate, self._give_up),
             "tell": FlightAction(operate, self._tell),
+            "tenants": FlightAction(operate, self._tenants),
         }
 
     def _lead(self, _: Principal, body: bytes) -> bytes:
@@ -128,6 +134,9 @@ class MoverActions:
     def _give_up(self, _: Principal, body: bytes) -> bytes:
         self._movers.give_up(parsed(_GiveUp, body, "give_up").id)
         return _json({})
+
+    def _tenants(self, _: Principal, __: bytes) -> bytes:
+        return _json({name: one.encode().decode() for name, one in self._read_tenants().items()})
 
     def _tell(self, _: Principal, body: bytes) -> bytes:
         report = parsed(_StatusReport, unpacked(body), "tell")

@@ -14,6 +14,7 @@ from frazil.log.info import LogInfo, LogList
 from frazil.log.storage import Storage
 from frazil.node.movers.lease import Lead, MoverName
 from frazil.node.movers.status_codec import packed
+from frazil.node.telemetry.tenants import Tenant
 from frazil.node.tiers.logs import list_logs
 
 ASK_SECONDS_MAX = 5.0
@@ -63,6 +64,12 @@ class RemoteOwner:
 
     def logs(self) -> list[LogInfo]:
         return list_logs(self._client, self.address)
+
+    def tenants(self) -> dict[str, Tenant]:
+        """Return the tenants as the owner has stored them. An owner that does not say is unavailable: without their
+        lifted attributes, tables would lack columns."""
+        found = self._do("tenants", b"", ASK_SECONDS_MAX)
+        return {name: Tenant.decode(name, record.encode()) for name, record in found.items()}
 
     def ask_to_lead(self, mover: MoverName, lease_ms: int) -> Lead:
         answer = self._do("lead", _json({**asdict(mover), "lease_ms": lease_ms}), ASK_SECONDS_MAX)

@@ -37,6 +37,7 @@ from frazil.pipeline.move.jobs import JobRunner
 from frazil.pipeline.move.lake_wait import wait_for_lake
 from frazil.pipeline.move.leading import Leadership
 from frazil.pipeline.move.mover import Mover
+from frazil.pipeline.move.topic_rules import TopicsOfSettings
 from frazil.pipeline.spark.jobs import SparkJobs
 from frazil.pipeline.spark.requirements import check_tasks_reach_store, missing_part
 from frazil.pipeline.spark.session import SparkPlace, open_session, spark_place, warm_up
@@ -214,7 +215,9 @@ def open_runner(
                         clock,
                     )
                     jobs = SparkJobs(session, settings)
-                    mover = Mover(settings, source, tables, jobs, clock, lambda seconds: _wait(stop, seconds))
+                    read_tenants = source.tenants if isinstance(source, RemoteOwner) else None
+                    topic_of = TopicsOfSettings(settings, clock, read_tenants).of
+                    mover = Mover(settings, source, tables, jobs, clock, lambda seconds: _wait(stop, seconds), topic_of)
                     with _kept(settings, maintain, clock, leadership, status):
                         yield Runner(settings, source, mover, jobs, status, leadership)
             except BaseException as error:
