@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -24,18 +26,22 @@ from frazil.core.settings.lake import MaintenanceSettings
 from frazil.lake.catalogs.spark import spark_options
 from frazil.lake.maintenance.table_inspection import TableInspector
 from frazil.lake.read.history import TableHistories
+from frazil.lake.tables.schema import TableName
 from frazil.log.info import log_info
 from frazil.node.tiers.logs import FileView
+from frazil.node.verify.proofs import prove
 from frazil.node.verify.verify import TopicProof, verify
 from frazil.pipeline.maintenance.procedures import Maintenance, orphan_before_ms
+from frazil.telemetry.signals import Signal
 from parts.danube import Server
 from parts.movers import environment
 from parts.moving import HandMover
+from parts.otlp_requests import NOT_PROTOBUF, append, spans
 from parts.processes import part
 
 pytestmark = pytest.mark.timeout(300)
 
-TOPIC = "/shop/orders"
+TOPIC, REQUESTS = "/shop/orders", "/acme.default/traces"
 DAY_S = 86_400
 ROUNDS = 4
 
@@ -105,6 +111,57 @@ def test_a_table_is_kept_small_and_its_rows_as_they_were(
         assert mover.move(topic) == 650
         assert [message.offset for message in topic.read()] == list(range(650))
         assert proof(settings, storage, topic).proven
+
+
+def test_tables_of_telemetry_stay_proven_sorted_and_partitioned_by_day(
+    spark: SparkSession, lake_settings: Callable[[str], Settings]
+) -> None:
+    settings, maintenance = maintained(lake_settings("sqlite"), spark)
+    mover, now_ns = HandMover(settings), SystemClock().now_us() * 1_000
+    days_ns = (now_ns - DAY_S * 10**9, now_ns)
+    with frazil.open(settings) as storage:
+
+        def sent(numbers: range) -> frazil.Topic:
+            for number in numbers:
+                requests = [spans(number, 20, at_ns) for at_ns in days_ns]
+                append(storage, REQUESTS, Signal.TRACES, *requests, NOT_PROTOBUF)
+            return storage.topic(REQUESTS)
+
+        for first in (0, 3, 6):
+            topic = sent(range(first, first + 3))
+            mover.move(topic)
+        table, errors = (TableName("acme.default", name) for name in ("traces", "traces__errors"))
+        before = mover.catalog.load_table(table.identifier)
+        rows = before.scan().to_arrow().num_rows
+        assert rows == 9 * 2 * 20
+        assert len(list(before.scan().plan_files())) >= 6
+        for name in (table, errors):
+            maintenance.compact(name)
+            maintenance.expire(name, SystemClock().now_us() // 1_000, 1)
+            maintenance.orphans(name, orphan_before_ms(settings, SystemClock(), None), dry_run=False)
+
+        compacted = mover.catalog.load_table(table.identifier)
+        assert compacted.spec() == before.spec()
+        assert compacted.sort_order() == before.sort_order()
+        files = [task.file for task in compacted.scan().plan_files()]
+        assert len({file.partition for file in files}) == len(files) == 2
+        order = [
+            (compacted.schema().find_column_name(one.source_id), "ascending") for one in before.sort_order().fields
+        ]
+        assert [name for name, _ in order] == ["service_name", "timestamp"]
+        for file in files:
+            assert file.sort_order_id == before.sort_order().order_id
+            found = pq.read_table(urlsplit(file.file_path).path)
+            assert len(pc.unique(pc.floor_temporal(found.column("timestamp"), unit="day"))) == 1
+            assert found.select(["service_name", "timestamp"]).equals(
+                found.sort_by(order).select(["service_name", "timestamp"])
+            )
+
+        mover.move(sent(range(9, 11)))
+        (proved,) = prove(settings, REQUESTS, lambda _: lambda _: None)
+        assert proved.problems == []
+        assert proved.proven
+        assert proved.tables == {"traces": 11 * 2 * 20, "traces__errors": 11}
 
 
 @pytest.mark.parametrize("lake", ["sqlite", pytest.param("postgres", marks=pytest.mark.long)])
