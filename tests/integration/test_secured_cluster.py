@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import grpc
 import httpx
+import pyarrow as pa
+import pyarrow.flight
 import pytest
 
 import frazil
 from frazil.broker.delivery.assignment import Kind
+from frazil.client.opening import open_client
+from frazil.core.credentials import ClientCredentials
 from frazil.core.principal import LOCAL
 from frazil.doors.danube_admin import danube_admin_pb2 as pb
 from frazil.node.access.local_token import read_local_token
+from frazil.node.node import Node
+from frazil.node.tiers.cluster_logs import ForwardedCaller
 from parts.certificates import Certificates, certificates
 from parts.cluster import Brokers, brokers
 
@@ -114,6 +121,25 @@ def test_the_admin_service_sends_no_token_to_a_broker_without_tls(two: Brokers, 
         grpc.StatusCode.UNAVAILABLE,
         True,
     )
+
+
+def test_a_query_goes_on_to_other_brokers_with_the_token_of_its_caller_alone(two: Brokers, made: Certificates) -> None:
+    secret, local = key(two, ("reader", "*")), read_local_token(two.node.settings.data)
+    seen: list[ForwardedCaller | None] = []
+
+    def query(*_: object, forwarded: ForwardedCaller | None, **__: object) -> None:
+        seen.append(forwarded)
+        raise frazil.InvalidInput("the query is not run")
+
+    with mock.patch.object(Node, "query", query):
+        for token in (secret, local):
+            credentials = ClientCredentials(token=token, ca=made.ca.read_bytes())
+            with (
+                open_client(two["b"].flight, credentials) as client,
+                pytest.raises(pa.flight.FlightError, match="not run"),
+            ):
+                client.do_get(pa.flight.Ticket(b'{"sql": {"query": "select 1"}}')).read_all()
+    assert seen == [ForwardedCaller(secret, needs_tls=True), None]
 
 
 def test_a_policy_needs_no_right_to_create_a_dead_letter_topic_that_another_broker_has(two: Brokers) -> None:

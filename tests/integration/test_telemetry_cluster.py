@@ -206,3 +206,34 @@ def test_a_query_is_refused_once_the_owner_is_dead(tmp_path: Path, capsys: pytes
         members["a"].kill()
         assert main(asked) != 0
         assert json.loads(capsys.readouterr().err)["error"] == "topic_unavailable"
+
+
+@pytest.mark.long
+def test_a_query_has_the_rights_of_its_caller_at_every_broker(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(code: int, *words: str) -> Any:
+        capsys.readouterr()
+        found = main([*words, "--json"])
+        out, err = capsys.readouterr()
+        assert found == code, (out, err)
+        return json.loads((err if code else out).splitlines()[-1])
+
+    security = {"security": {"enabled": True}}
+    with etcd_server(tmp_path / "etcd") as etcd, started_members(tmp_path, etcd.endpoint, **security) as members:
+        at_a, at_b = folder_of(members["a"]), ("--server", members["b"].http)
+        made = [("root", "admin", "*"), ("one", "reader", "/shop/*"), ("two", "reader", "/other/*")]
+        keys = {
+            name: told(0, "keys", "create", name, "--role", role, "--scope", scope, *at_a)["key"]
+            for name, role, scope in made
+        }
+        with frazil.connect(members["a"].flight, token=keys["root"]) as client:
+            client.create_topic("/shop/orders").publish("tea")
+        asked = ("sql", "select count(*) as n from shop.orders")
+        monkeypatch.setenv("FRAZIL_CLIENT__TOKEN", keys["one"])
+        until(lambda: main([*asked, *at_b]) == 0)  # the other broker has heard of the key
+        assert told(0, *asked, *at_b) == {"n": 1}
+        monkeypatch.setenv("FRAZIL_CLIENT__TOKEN", keys["two"])
+        assert told(2, *asked, *at_b)["table"] == "shop.orders"
+        monkeypatch.delenv("FRAZIL_CLIENT__TOKEN")
+        assert told(1, *asked, *folder_of(members["b"]))["error"] == "unauthenticated"

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from frazil.node.access.local_token import read_local_token
 from parts.danube import Server
 from parts.processes import pause
 
@@ -54,7 +55,9 @@ def started_members(folder: Path, endpoint: str, names: str = "ab", **sections: 
 
 def known_from(member: Member) -> int:
     """Return of how many brokers a broker knows the addresses."""
-    listed = httpx.get(f"{member.http}/v1/cluster/brokers").json()["items"]
+    token = read_local_token(member.folder / "data")
+    headers = {} if token is None else {"authorization": f"Bearer {token}"}
+    listed = httpx.get(f"{member.http}/v1/cluster/brokers", headers=headers).json()["items"]
     return sum("danube" in one["addresses"] and "flight" in one["addresses"] for one in listed)
 
 
