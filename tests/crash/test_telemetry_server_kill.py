@@ -132,9 +132,12 @@ class Scene:
         wait_until(lambda: self.load.acknowledged >= before + count)
 
     def kill_server(self) -> None:
-        """At any moment: while it serves, while its mover starts, plans, runs a job or commits."""
+        """At any moment: while it serves, while its mover starts, plans, runs a job or commits.
+
+        A mover of its own has found the server: one that starts without a server would own the folder itself.
+        """
         self.sends_on()
-        if self.rng.random() < 0.6:
+        if self.mover is not None or self.rng.random() < 0.6:
             self.moves_on()
         pause(self.rng.uniform(0, 1.5))
         family = self.server.family()
