@@ -203,7 +203,7 @@ def test_limits_of_size_and_items_are_named(tmp_path: Path) -> None:
         reply, answer = await doors.call(six), await doors.post(six)
         assert (reply.code, answer.status_code) == (INVALID, 413)
         assert "telemetry.otlp.items_max" in reply.message
-        fat = spans("shop", {"trace": trace(1), "id": span(1), "attributes": {"a": "x" * 600_000}})
+        fat = spans("x" * 600_000, {"trace": trace(1), "id": span(1)})
         reply = await doors.call(fat)
         assert reply.code is INVALID
         assert "telemetry.otlp.item_bytes_max" in reply.message

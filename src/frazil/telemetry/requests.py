@@ -7,7 +7,8 @@ borders of its resources, scopes and items, and each piece is parsed alone, fram
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -16,7 +17,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from frazil.core.errors import RequestTooLarge
-from frazil.telemetry.protobuf_bytes import BYTES, fields_of, invalid_request, sized
+from frazil.telemetry.protobuf_bytes import BYTES, Field, fields_of, invalid_request, sized, tag
 from frazil.telemetry.signals import Signal
 
 REQUESTS: Mapping[Signal, Any] = {
@@ -44,6 +45,9 @@ _CONTAINERS = (1, 2)
 """Numbers of the field `resource_spans` of a request, and of `scope_spans` of it; likewise of other signals."""
 _ITEM = 2
 """The number of the items in a scope."""
+_METRIC_DATA, _POINT = frozenset({5, 7, 9, 10, 11}), 1
+"""Numbers of the kinds of data in a metric, and of the points in each of them."""
+ITEM_SETTING = "telemetry.otlp.item_bytes_max"
 
 
 class ItemLimits(NamedTuple):
@@ -51,24 +55,42 @@ class ItemLimits(NamedTuple):
     item_bytes_max: int
 
 
+class RequestCheck:
+    """Parses a request piece by piece, and leaves out items that are too large: the others are as good without them."""
+
+    def __init__(self, signal: Signal, request: bytes, limits: ItemLimits) -> None:
+        self._signal = signal
+        self._request = request
+        self._limits = limits
+        self._walk = _PieceWalk(signal, request, limits)
+
+    def pieces(self) -> Iterator[int]:
+        """Yield the number of spans, log records or points of each piece; raises `InvalidInput` and
+        `RequestTooLarge`."""
+        is_small = len(self._request) <= WHOLE_BYTES_MAX
+        items = 0
+        for piece in (self._request,) if is_small else self._walk.message(0, 0, len(self._request)):
+            found = _counted(self._signal, piece)
+            items += found
+            if items > self._limits.items_max:
+                raise _too_many(self._limits)
+            yield found
+
+    @property
+    def rejected(self) -> int:
+        """Return how many spans, log records or points were left out, once all pieces were counted."""
+        return self._walk.rejected
+
+    def kept(self) -> bytes:
+        """Return the request without them. Takes as long as the walk through its pieces."""
+        if not self._walk.left_out:
+            return self._request
+        return _without(self._request, self._walk.left_out, 0, len(self._request))
+
+
 def count_items(signal: Signal, request: bytes, limits: ItemLimits) -> int:
-    """Return the number of spans, log records or points; raises `InvalidInput` and `RequestTooLarge`."""
-    items = 0
-    for found in counted_pieces(signal, request, limits):
-        items += found
-    return items
-
-
-def counted_pieces(signal: Signal, request: bytes, limits: ItemLimits) -> Iterator[int]:
-    """Parse a request piece by piece, and yield the number of items of each. Raises as `count_items` does."""
-    pieces = (request,) if len(request) <= WHOLE_BYTES_MAX else _pieces(request, limits)
-    items = 0
-    for piece in pieces:
-        found = _counted(signal, piece)
-        items += found
-        if items > limits.items_max:
-            raise _too_many(limits)
-        yield found
+    """Return the number of spans, log records or points that are not too large; raises as `RequestCheck` does."""
+    return sum(RequestCheck(signal, request, limits).pieces())
 
 
 def _counted(signal: Signal, piece: bytes) -> int:
@@ -107,17 +129,17 @@ _COUNTS: Mapping[Signal, Callable[[Any], int]] = {
 # --- pieces
 
 
-def _pieces(request: bytes, limits: ItemLimits) -> Iterator[bytes]:
-    """Cut a large request into requests that have its fields, each once and in their order."""
-    walk = _PieceWalk(request, limits)
-    yield from walk.message(0, 0, len(request))
-
-
 class _PieceWalk:
-    def __init__(self, request: bytes, limits: ItemLimits) -> None:
+    """Cuts a large request into requests that have its fields, each once and in their order."""
+
+    def __init__(self, signal: Signal, request: bytes, limits: ItemLimits) -> None:
+        self._signal = signal
         self._request = request
         self._limits = limits
         self._fields = 0
+        self.left_out: list[int] = []
+        """Where items begin that are too large."""
+        self.rejected = 0
 
     def message(self, level: int, start: int, end: int) -> Iterator[bytes]:
         """Yield the pieces of a message: the request at level 0, a resource at 1, a scope at 2."""
@@ -131,17 +153,32 @@ class _PieceWalk:
                 done = field.end
                 continue
             if field.end - field.start > self._limits.item_bytes_max:
-                raise RequestTooLarge(
-                    "a span, log record, metric or resource of the request has",
-                    "bytes",
-                    "telemetry.otlp.item_bytes_max",
-                    self._limits.item_bytes_max,
-                )
+                if level < len(_CONTAINERS) or (field.number, field.wire_type) != (_ITEM, BYTES):
+                    what = "a resource or another field of the request has"  # of many items
+                    raise RequestTooLarge(what, "bytes", ITEM_SETTING, self._limits.item_bytes_max)
+                if field.start > done:
+                    yield self._framed(level, done, field.start)
+                done = field.end
+                self.left_out.append(field.start)
+                self.rejected += self._points(field) if self._signal is Signal.METRICS else 1
+                continue
             if field.end - done > WHOLE_BYTES_MAX and field.start > done:
                 yield self._framed(level, done, field.start)
                 done = field.start
         if end > done:
             yield self._framed(level, done, end)
+
+    def _points(self, metric: Field) -> int:
+        """Count the points of a metric without parsing it: of several kinds of data those of the last one."""
+        points = 0
+        for data in fields_of(self._request, metric.value, metric.end):
+            self._count()
+            if data.number in _METRIC_DATA and data.wire_type == BYTES:
+                points = 0
+                for field in fields_of(self._request, data.value, data.end):
+                    self._count()
+                    points += (field.number, field.wire_type) == (_POINT, BYTES)
+        return points
 
     def _count(self) -> None:
         """Resources, scopes and fields count too: even an empty one takes time."""
@@ -154,6 +191,20 @@ class _PieceWalk:
         for number in reversed(_CONTAINERS[:level]):
             framed = bytes([number << 3 | BYTES]) + sized(framed)
         return framed
+
+
+def _without(request: bytes, left_out: Sequence[int], start: int, end: int) -> bytes:
+    """Return a message without the fields that begin at some places, which are in order."""
+    kept, done = [], start
+    for field in fields_of(request, start, end):
+        first, behind = bisect_left(left_out, field.start), bisect_left(left_out, field.end)
+        if first == behind:
+            continue
+        kept.append(request[done : field.start])
+        if left_out[first] != field.start:
+            kept.append(tag(field.number, BYTES) + sized(_without(request, left_out, field.value, field.end)))
+        done = field.end
+    return b"".join([*kept, request[done:end]])
 
 
 def _too_many(limits: ItemLimits) -> RequestTooLarge:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from typing import Any
 
@@ -11,7 +12,7 @@ from otlp_random import random_request
 from frazil.core.errors import InvalidInput, RequestTooLarge
 from frazil.telemetry import requests
 from frazil.telemetry.protobuf_bytes import BYTES, sized, tag
-from frazil.telemetry.requests import REQUESTS, ItemLimits, count_items, counted_pieces
+from frazil.telemetry.requests import REQUESTS, ItemLimits, RequestCheck, count_items
 from frazil.telemetry.signals import Signal
 
 LIMITS = ItemLimits(100_000, 4 * 2**20)
@@ -75,7 +76,53 @@ def test_a_piece_is_no_larger_than_its_limit_unless_it_is_one_item(monkeypatch: 
     scope = request.resource_spans.add().scope_spans.add()
     for size in (10, 10, 500, 10, 10, 10):
         scope.spans.add(name="x" * size)
-    assert list(counted_pieces(Signal.TRACES, request.SerializeToString(), LIMITS)) == [2, 1, 3]
+    assert list(RequestCheck(Signal.TRACES, request.SerializeToString(), LIMITS).pieces()) == [2, 1, 3]
+
+
+@pytest.mark.parametrize("signal", list(Signal))
+@pytest.mark.parametrize("piece_bytes", [2**18 - 1, 64])
+def test_items_that_are_too_large_are_left_out_and_all_others_kept(
+    signal: Signal, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "WHOLE_BYTES_MAX", piece_bytes)
+    rng, left_out = random.Random(23), 0
+    for _ in range(60):
+        request = random_request(signal, rng)
+        wanted, rejected = copy.deepcopy(request), 0
+        for scope, reference in zip(scopes(signal, request), scopes(signal, wanted), strict=True):
+            for at in reversed(range(len(reference))):
+                if rng.random() < 0.3:
+                    setattr(scope[at], "name" if signal is not Signal.LOGS else "event_name", "x" * 300_000)
+                    kind = scope[at].WhichOneof("data") if signal is Signal.METRICS else None
+                    points = len(getattr(scope[at], kind).data_points) if kind else 0
+                    rejected += points if signal is Signal.METRICS else 1
+                    del reference[at]
+        check = RequestCheck(signal, request.SerializeToString(), ItemLimits(100_000, 200_000))
+        assert sum(check.pieces()) == items(signal, wanted)
+        assert check.rejected == rejected
+        assert REQUESTS[signal].FromString(check.kept()) == wanted
+        left_out += rejected
+    assert left_out > 10
+
+
+def scopes(signal: Signal, request: Any) -> list[Any]:
+    """The items of each scope."""
+    inner = {Signal.TRACES: "spans", Signal.LOGS: "log_records", Signal.METRICS: "metrics"}[signal]
+    return [
+        getattr(scope, inner)
+        for resource in getattr(request, f"resource_{signal.value if signal is not Signal.TRACES else 'spans'}")
+        for scope in getattr(resource, f"scope_{signal.value if signal is not Signal.TRACES else 'spans'}")
+    ]
+
+
+def test_a_resource_that_is_too_large_is_of_many_items() -> None:
+    request = REQUESTS[Signal.TRACES]()
+    resource = request.resource_spans.add()
+    resource.scope_spans.add().spans.add(name="x")
+    resource.resource.attributes.add(key="a").value.string_value = "x" * 300_000
+    with pytest.raises(RequestTooLarge) as told:
+        count_items(Signal.TRACES, request.SerializeToString(), ItemLimits(10, 200_000))
+    assert told.value.setting == "telemetry.otlp.item_bytes_max"
 
 
 def test_too_many_items_are_refused_before_they_are_parsed() -> None:

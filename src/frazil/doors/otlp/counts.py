@@ -23,6 +23,8 @@ class OtlpCounts:
         self.bytes: Counter[Signal] = Counter()
         self.refused: Counter[tuple[str, str]] = Counter()
         """By door and code of the error."""
+        self.rejected: Counter[Signal] = Counter()
+        """Items that were left out of requests of which the rest was accepted."""
         self.forwarded = 0
         self.held_bytes: Callable[[], int] = lambda: 0
 
@@ -59,6 +61,12 @@ class OtlpCollector(Collector):
         for (door, code), count in list(counts.refused.items()):
             refused.add_metric([door, code], count)
         yield refused
+        rejected = CounterMetricFamily(
+            "frazil_otlp_rejected_items", "Items that were left out as too large.", labels=["signal"]
+        )
+        for signal, count in list(counts.rejected.items()):
+            rejected.add_metric([signal.value], count)
+        yield rejected
         yield CounterMetricFamily(
             "frazil_otlp_forwarded", "Requests that another broker has stored.", value=counts.forwarded
         )

@@ -15,7 +15,7 @@ import grpc.aio
 from frazil.core.errors import NotOwner, TopicUnavailable
 from frazil.core.settings import Settings
 from frazil.doors.otlp.headers import Export
-from frazil.doors.otlp.statuses import DETAILS, OtlpStatus, StatusError, retry_after_ms
+from frazil.doors.otlp.statuses import DETAILS, OtlpStatus, Rejected, StatusError, retry_after_ms
 from frazil.doors.owner_channels import FORWARDED, OwnerChannels
 from frazil.node.access.gate import AUTHORIZATION
 from frazil.node.request_ids import HEADER, PARENT, current
@@ -32,9 +32,11 @@ class OtlpForwarding:
     def __init__(self, settings: Settings) -> None:
         self._channels = OwnerChannels(settings, settings.telemetry.otlp)
 
-    async def forward(self, asked: Export, request: bytes, elsewhere: NotOwner) -> None:
-        """Return once the owner has stored the request; raises `StatusError` with its refusal, and `NotOwner` if the
-        request cannot be forwarded."""
+    async def forward(self, asked: Export, request: bytes, elsewhere: NotOwner) -> Rejected:
+        """Return once the owner has stored the request, with what it left out.
+
+        Raises `StatusError` with its refusal, and `NotOwner` if the request cannot be forwarded.
+        """
         address = elsewhere.fields["addresses"].get(ADDRESS)
         if address is None or not asked.may_forward:
             raise elsewhere
@@ -48,11 +50,12 @@ class OtlpForwarding:
                 metadata.append((PARENT, current_request.trace_parent))
         channel: Any = self._channels.to(address)  # gRPC's types know no calls with serialised messages
         try:
-            await channel.unary_unary(f"/{SERVICES[asked.signal]}/Export")(
+            response: bytes = await channel.unary_unary(f"/{SERVICES[asked.signal]}/Export")(
                 request, metadata=metadata, timeout=SECONDS_MAX
             )
         except grpc.aio.AioRpcError as error:
             raise _refused(error, elsewhere) from None
+        return Rejected.of_response(response)
 
     async def close(self) -> None:
         await self._channels.close()

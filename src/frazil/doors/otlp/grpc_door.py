@@ -94,10 +94,10 @@ class GrpcDoor:
             request = checked(request)
             self._intake.budget.keep(len(request))
             try:
-                await self._intake.store(_asked(signal, who()), request)
+                rejected = await self._intake.store(_asked(signal, who()), request)
             except StatusError as error:
                 raise _of_owner(error.status) from None
-            return b""
+            return rejected.as_protobuf()
 
         return export
 

@@ -111,8 +111,9 @@ class HttpDoor:
         self._intake.budget.keep(len(content))
         if kind == JSON:
             content = await self._intake.from_json(signal, content)
-        await self._intake.store(export, content)
-        return HttpAnswer(200, b"{}" if kind == JSON else b"", ((b"content-type", kind),))
+        rejected = await self._intake.store(export, content)
+        body = rejected.as_json(signal) if kind == JSON else rejected.as_protobuf()
+        return HttpAnswer(200, body, ((b"content-type", kind),))
 
     async def _body(self, headers: dict[bytes, bytes], sender: str, receive: Receive) -> bytes:
         limit, given = self._settings.body_bytes_max, headers.get(b"content-length")

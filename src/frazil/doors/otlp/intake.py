@@ -8,10 +8,11 @@ from frazil.core.errors import NotOwner
 from frazil.doors.otlp.counts import OtlpCounts
 from frazil.doors.otlp.forwarding import OtlpForwarding
 from frazil.doors.otlp.headers import Export
+from frazil.doors.otlp.statuses import Rejected
 from frazil.doors.shared_bytes import BudgetLimits, SharedBytes
 from frazil.node.node import Node
 from frazil.telemetry.otlp_json import protobuf_of
-from frazil.telemetry.requests import WHOLE_BYTES_MAX, ItemLimits, count_items, counted_pieces
+from frazil.telemetry.requests import ITEM_SETTING, ItemLimits, RequestCheck
 from frazil.telemetry.signals import Signal
 
 SECTION = "telemetry.otlp"
@@ -46,26 +47,42 @@ class OtlpIntake:
         async with self._json_turns:
             return await asyncio.to_thread(protobuf_of, signal, content)
 
-    async def store(self, asked: Export, request: bytes) -> None:
-        """Return once the request is durable; one without items is not stored. Raises the reason why not."""
+    async def store(self, asked: Export, request: bytes) -> Rejected:
+        """Return once the request is durable, with what was left out of it; one without items is not stored.
+
+        Raises the reason why it is not stored at all.
+        """
         telemetry = self._telemetry(asked.who)
         place = telemetry.place(asked.who, asked.tenant, asked.dataset)
-        items = await self._count(asked.signal, request)
+        check = RequestCheck(asked.signal, request, self._limits)
+        items = await self._count(check)
+        rejected = self._rejected(asked.signal, check.rejected)
         if items == 0:
-            return
+            return rejected
+        if rejected.items:
+            request = await asyncio.to_thread(check.kept)
         try:
             await telemetry.export(asked.who, place, asked.signal, request, items)
         except NotOwner as elsewhere:
-            await self.forwarding.forward(asked, request, elsewhere)
+            rejected = rejected.and_also(await self.forwarding.forward(asked, request, elsewhere))
             self.counts.forwarded += 1
         else:
             self.counts.stored(asked.door, asked.signal, items, len(request))
+        return rejected
 
-    async def _count(self, signal: Signal, request: bytes) -> int:
-        if len(request) <= WHOLE_BYTES_MAX:
-            return count_items(signal, request, self._limits)
+    async def _count(self, check: RequestCheck) -> int:
         items = 0
-        for found in counted_pieces(signal, request, self._limits):
+        for number, found in enumerate(check.pieces()):
             items += found
-            await asyncio.sleep(0)  # others go on between two pieces
+            if number:
+                await asyncio.sleep(0)  # others go on between two pieces
         return items
+
+    def _rejected(self, signal: Signal, items: int) -> Rejected:
+        if not items:
+            return Rejected()
+        self.counts.rejected[signal] += items
+        limit = self._limits.item_bytes_max
+        return Rejected(
+            items, f"a span, log record or metric has more bytes than {ITEM_SETTING} = {limit}; send smaller ones"
+        )
