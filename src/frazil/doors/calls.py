@@ -45,6 +45,8 @@ WRITE_SECONDS_MAX = 30.0
 ABORT_SECONDS_MAX = 0.5
 """The status of a call waits behind what its client does not read. If its rights are gone, its task waits this long."""
 
+INTERRUPTED_MESSAGE = "the call was interrupted at this server; whether it had an effect is not known; try again"
+
 _log = logging.getLogger("frazil.serve")
 
 Context = Any
@@ -68,6 +70,10 @@ class ErrorStatus(NamedTuple):
 
     status: grpc.StatusCode
     trailers: tuple[tuple[str, str | bytes], ...] = ()
+
+
+class _Abandoned(asyncio.CancelledError):
+    """The client does not read its answer, and gets no status either."""
 
 
 ErrorMapping = Callable[[FrazilError], ErrorStatus]
@@ -268,6 +274,8 @@ def _unary(handler: Answer, rules: _Call) -> Any:
             await _refuse(context, error, rules, rules.error_mapping)
         except Refused as refused:
             await _refuse(context, refused.error, rules, refused.error_mapping)
+        except asyncio.CancelledError as cancelled:
+            await _interrupted(context, rules, cancelled)
         except Exception:  # noqa: BLE001 - logged; the client learns no details
             await _fail(context, rules)
 
@@ -310,6 +318,8 @@ async def _streamed(work: Callable[[], Awaitable[None]], context: Context, rules
             await _refuse(context, refused.error, rules, refused.error_mapping)
         except grpc.aio.BaseError:
             raise
+        except asyncio.CancelledError as cancelled:
+            await _interrupted(context, rules, cancelled)
         except Exception:  # noqa: BLE001 - logged; the client learns no details
             await _fail(context, rules)
     except grpc.aio.AbortError:
@@ -324,7 +334,7 @@ async def write_in_time(context: Context, message: Any) -> None:
         async with asyncio.timeout(WRITE_SECONDS_MAX):
             await context.write(message)
     except TimeoutError:
-        raise asyncio.CancelledError from None
+        raise _Abandoned from None
 
 
 async def send_headers(context: Context) -> None:
@@ -345,6 +355,20 @@ async def _fail(context: Context, rules: _Call) -> NoReturn:
     _log.exception("%s failed", rules.name)
     rules.refused(FrazilError(INTERNAL_MESSAGE))
     await _abort(context, grpc.StatusCode.INTERNAL, INTERNAL_MESSAGE)
+
+
+async def _interrupted(context: Context, rules: _Call, cancelled: asyncio.CancelledError) -> NoReturn:
+    """End a call in which a `CancelledError` was raised.
+
+    If nobody has cancelled its task, neither its client nor the server's end, then something was cancelled for which it
+    waited, such as the work of a topic that moved. gRPC would tell the client CANCELLED, as if it had given up itself.
+    """
+    task = asyncio.current_task()
+    if isinstance(cancelled, _Abandoned) or (task is not None and task.cancelling()):
+        raise cancelled
+    _log.warning("%s was interrupted: what it waited for was cancelled", rules.name, exc_info=cancelled)
+    rules.refused(FrazilError(INTERRUPTED_MESSAGE))
+    await _abort(context, grpc.StatusCode.UNAVAILABLE, INTERRUPTED_MESSAGE)
 
 
 async def _abort(context: Context, status: grpc.StatusCode, message: str, trailers: tuple[Any, ...] = ()) -> NoReturn:

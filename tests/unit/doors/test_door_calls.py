@@ -156,6 +156,52 @@ def test_an_error_is_its_status_in_every_form_of_call(method: Method) -> None:
     asyncio.run(asyncio.wait_for(work(), 30))
 
 
+@pytest.mark.parametrize("streams", Streams)
+def test_a_call_whose_client_has_not_cancelled_it_is_never_told_that_it_has(streams: Streams) -> None:
+    """Something that it waited for was cancelled: clients repeat the call, as after any passing failure."""
+
+    async def interrupted(*_: Any) -> None:
+        work = asyncio.ensure_future(asyncio.sleep(60))
+        asyncio.get_running_loop().call_soon(work.cancel)
+        await work
+
+    async def work() -> None:
+        refused: list[str] = []
+        rules = Rules(OpenGate(), refused=lambda error: refused.append(error.code))
+        method = Method("Broken", lambda raw: raw, interrupted, BY_HANDLER, streams=streams)
+        async with serving(method, rules=rules) as channel:
+            answers, code, details, trailers = await outcome(call_of(channel, method))
+        assert (answers, code) == ([], grpc.StatusCode.UNAVAILABLE)
+        assert "try again" in details
+        assert trailers[HEADER] == "an-id"
+        assert len(refused) == 1
+
+    asyncio.run(asyncio.wait_for(work(), 30))
+
+
+@pytest.mark.parametrize("streams", [Streams.NONE, Streams.ANSWERS])
+def test_a_call_that_its_client_cancels_ends_at_once(streams: Streams, caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        begun, ended = asyncio.Event(), asyncio.Event()
+
+        async def waits(*_: Any) -> None:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+        method = Method("Waits", lambda raw: raw, waits, BY_HANDLER, streams=streams)
+        async with serving(method, rules=Rules(OpenGate())) as channel:
+            call = call_of(channel, method)
+            await asyncio.wait_for(begun.wait(), 10)
+            call.cancel()
+            await asyncio.wait_for(ended.wait(), 10)
+        assert not caplog.records
+
+    asyncio.run(asyncio.wait_for(work(), 30))
+
+
 @pytest.mark.parametrize("streams", [Streams.NONE, Streams.ANSWERS])
 def test_a_request_that_is_none_is_an_invalid_argument(streams: Streams) -> None:
     async def never(*_: Any) -> None:
