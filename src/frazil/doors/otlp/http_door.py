@@ -10,7 +10,14 @@ import asyncio
 import logging
 from typing import NamedTuple
 
-from frazil.core.errors import EncodingRefused, FrazilError, NotSupported, RequestTooLarge, Unauthenticated
+from frazil.core.errors import (
+    EncodingRefused,
+    FrazilError,
+    NotSupported,
+    OutcomeUnknown,
+    RequestTooLarge,
+    Unauthenticated,
+)
 from frazil.doors.admission import too_slow
 from frazil.doors.client_certificates import certificate_of_scope
 from frazil.doors.errors import INTERNAL_MESSAGE, status_of
@@ -147,8 +154,8 @@ def _refusal(error: FrazilError, kind: bytes, *headers: tuple[bytes, bytes]) -> 
     status, found, more = status_of(error).http, otlp_status(error), list(headers)
     if isinstance(error, NotSupported):
         status = NOT_IMPLEMENTED
-    elif status == TEMPORARY_REDIRECT:
-        status = UNAVAILABLE
+    elif status == TEMPORARY_REDIRECT or isinstance(error, OutcomeUnknown):
+        status = UNAVAILABLE  # exporters send again after it, and drop the request after a 500
     if status == INTERNAL:
         _log.error("%s", error)
     if isinstance(error, Unauthenticated):

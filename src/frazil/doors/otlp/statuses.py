@@ -13,7 +13,7 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.duration_pb2 import Duration
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from frazil.core.errors import FrazilError, TryLater
+from frazil.core.errors import FrazilError, OutcomeUnknown, TryLater
 from frazil.doors.errors import status_of
 from frazil.telemetry.protobuf_bytes import BYTES, VARINT, fields_of, sized, tag, varint
 from frazil.telemetry.signals import Signal
@@ -118,7 +118,7 @@ def retry_after_ms(details: bytes) -> int | None:
 
 def otlp_status(error: FrazilError) -> OtlpStatus:
     wait_ms = None
-    if isinstance(error, TryLater):
+    if isinstance(error, TryLater | OutcomeUnknown):
         given = error.fields.get("retry_after_ms")
         wait_ms = given if isinstance(given, int) else RETRY_AFTER_MS
     return OtlpStatus(status_of(error).grpc, error.message, wait_ms)
