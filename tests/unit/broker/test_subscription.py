@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from broker_world import QUICK, TOPIC, Client, World, run, world
@@ -11,6 +12,7 @@ from broker_world import QUICK, TOPIC, Client, World, run, world
 import frazil
 from frazil.broker.delivery.assignment import Kind
 from frazil.broker.subscriptions.ack_guard import AckGuard
+from frazil.broker.subscriptions.subscription import Subscription
 from frazil.broker.topics.topic import OutgoingMessage
 from frazil.core.errors import (
     InvalidInput,
@@ -270,3 +272,21 @@ async def test_what_everyone_has_acknowledged_may_go_and_nothing_else(tmp_path: 
         await asyncio.to_thread(storage.maintain)
         assert log.first_offset == before, "without a broker's word nothing goes"
         here.meta.close()
+
+
+@run
+async def test_a_subscription_that_is_set_back_and_closed_at_once_ends(tmp_path: Path) -> None:
+    """It waits after a failed read. A topic that moves waits for its end."""
+    async with world(tmp_path) as here:
+        await here.send("x")
+        client = await here.consumer("c")
+        failing = frazil.FrazilError("the disk is slow")
+        with mock.patch.object(Subscription, "_read", side_effect=failing):
+            await here.send("a")
+            here.subscription._wake.set()
+            while here.subscription._reset._waiter is None:  # noqa: ASYNC110 - the task waits soon
+                await asyncio.sleep(0.001)
+            here.subscription._reset.set()
+            async with asyncio.timeout(5):
+                await here.subscription.close()
+        assert client.id

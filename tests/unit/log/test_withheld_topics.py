@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import frazil
 from frazil.core.errors import Closed, TopicNotFound, TryLater
 from frazil.core.names import TopicName
+from frazil.core.topic_names import TopicNames
 from frazil.log.storage import open_storage
 
 ORDERS, OTHER = TopicName.parse("/default/orders"), TopicName.parse("/default/other")
@@ -102,3 +104,33 @@ def test_only_withheld_folders_are_removed_or_set_aside(tmp_path: Path) -> None:
         storage.admission.remove(ORDERS)
         assert storage.admission.set_aside(ORDERS) is None
         assert len(payloads(storage, ORDERS)) == 3
+
+
+@pytest.mark.parametrize("step", ["discard", "add"])
+def test_a_topic_is_in_the_folder_also_while_it_is_withheld_or_admitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Who looks in between would take it for gone, and forget it."""
+    filled(tmp_path)
+    with open_storage(tmp_path) as storage:
+        storage.admission.withhold_all()
+        storage.admission.admit(ORDERS)
+        real, seen, looks = getattr(TopicNames, step), list[set[TopicName]](), list[threading.Thread]()
+
+        def looked_at(names: TopicNames, name: TopicName) -> None:
+            if step == "discard":
+                real(names, name)
+            looks.append(threading.Thread(target=lambda: seen.append(storage.admission.names())))
+            looks[0].start()
+            looks[0].join(0.1)
+            if step == "add":
+                real(names, name)
+
+        monkeypatch.setattr(TopicNames, step, looked_at)
+        if step == "discard":
+            storage.admission.withhold(ORDERS)
+        else:
+            storage.admission.admit(OTHER)
+        looks[0].join()
+        assert seen == [{ORDERS, OTHER}]
+        monkeypatch.undo()

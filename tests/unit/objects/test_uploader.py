@@ -312,3 +312,28 @@ def test_uploads_keep_to_the_bandwidth(uploads: Uploads) -> None:
     started = time.monotonic()
     uploads.start(bytes_per_second_max=size // 2).finish(topic.log)
     assert 0.5 < time.monotonic() - started < WAIT_SECONDS_MAX
+
+
+def test_a_late_caller_with_a_closed_log_does_not_end_the_upload_of_the_one_that_was_opened_since(
+    tmp_path: Path, store: ObjectStore
+) -> None:
+    """The scanner has listed the logs, and one was given away and came back: its next move would wait for ever."""
+    settings = make_settings({"data": str(tmp_path / "data"), "wal": {"max_file_size": 256 * 1024}})
+    with open_storage(settings, clock=FakeClock()) as storage:
+        topic = storage.topic(TOPIC)
+        topic.publish_many([b"one"])
+        former, objects = topic.log, ObjectsOfLogs(store)
+        epoch = begin_epoch(objects.of(former.log_id), TOPIC, EpochClaim("b1"), FakeClock())
+        storage.admission.withhold(former.name)
+        storage.admission.admit(former.name)
+        log = storage.topic(TOPIC).log
+        assert log is not former
+        claim = EpochClaim("b1")
+        uploader = Uploader(objects, ObjectsSettings(), claim, FakeClock(), lambda: [log], begins_epochs=False)
+        try:
+            uploader.attach(log, epoch)
+            uploader.upload_of(former)
+            assert uploader.upload_of(log).epoch is epoch
+            assert uploader.finish(log) == 1
+        finally:
+            uploader.stop()

@@ -286,7 +286,8 @@ class Subscription:
                     delay = backoff(failures, first=READ_AGAIN_SECONDS_MIN, limit=READ_AGAIN_SECONDS_MAX)
                     _log.error("subscription %s: %s; retry in %.1f s", self.name, error, delay)
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._reset.wait(), delay)
+                        async with asyncio.timeout(delay):  # `wait_for` may lose a cancellation
+                            await self._reset.wait()
                     continue
                 failures = 0
                 if entries:

@@ -177,6 +177,8 @@ class TopicCatalog:
         self._spare = SpaceReserve(disk, folder / SPARE_FILE)
         self._names = TopicNames()
         self._withheld: set[TopicName] = set()
+        self._moving = threading.Lock()
+        """Held for a moment while a topic is withheld or admitted: nobody sees the folder without it."""
         self._unclear: set[TopicName] = set()
         """Deletions that failed, of which it is not known whether they took effect."""
         self.size_bytes = 0
@@ -295,19 +297,22 @@ class TopicCatalog:
 
     def names_in_folder(self) -> set[TopicName]:
         """Return all topics, withheld or not. Asks no disk, and may be called by any thread."""
-        return self._names.all() | self.withheld()
+        with self._moving:
+            return self._names.all() | self.withheld()
 
     def withheld(self) -> set[TopicName]:
         return set(self._withheld)
 
     def withhold(self, name: TopicName) -> None:
         """Hide a topic; its folder stays."""
-        self._names.discard(name)
-        self._withheld.add(name)
+        with self._moving:
+            self._names.discard(name)
+            self._withheld.add(name)
 
     def admit(self, name: TopicName) -> None:
-        self._withheld.discard(name)
-        self._names.add(name)
+        with self._moving:
+            self._withheld.discard(name)
+            self._names.add(name)
 
     def delete_withheld(self, name: TopicName) -> int:
         size = self.delete(name)

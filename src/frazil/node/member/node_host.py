@@ -134,10 +134,9 @@ class NodeHost:
 
     def local(self) -> Mapping[TopicName, LocalLog]:
         """See `TopicHost.local`. A topic that was created here is among them once it was opened."""
-        changes = self._admission.changes
-        if changes != self._local_changes:
-            names = self._admission.names()
-            with self._guard:
+        if self._admission.changes != self._local_changes:
+            with self._guard:  # a topic that `_see` adds meanwhile is in the folder by then
+                changes, names = self._admission.changes, self._admission.names()
                 self._local = {name: one for name, one in self._local.items() if name in names}
                 self._local_changes = changes
         return self._local

@@ -112,16 +112,20 @@ class Uploader:
             thread.join(max(0.0, (until_us - self._clock.monotonic_us()) / 1e6))
 
     def upload_of(self, log: TopicLog) -> LogUpload:
-        """Return the upload of a log, which is made on first use."""
+        """Return the upload of a log, which is made on first use.
+
+        A caller that still has the log from before it was closed and opened again does not take the place of the new
+        one: that would lose the epoch in which it is uploaded.
+        """
         with self._changed:
             found = self._uploads.get(log.log_id)
-            if found is None or found.log is not log:
-                known = self._objects.of(log.log_id)
-                found = LogUpload(
-                    log, known, self._owner, self._settings, self._clock, begins_epochs=self._begins_epochs
-                )
-                self._uploads[log.log_id] = found
-            return found
+            if found is not None and found.log is log:
+                return found
+            known = self._objects.of(log.log_id)
+            made = LogUpload(log, known, self._owner, self._settings, self._clock, begins_epochs=self._begins_epochs)
+            if found is None or not log.closed:
+                self._uploads[log.log_id] = made
+            return made
 
     def attach(self, log: TopicLog, epoch: Epoch) -> None:
         """Upload a log in an epoch that was begun for it; see `LogUpload.attach`."""
