@@ -81,8 +81,7 @@ class MoverProcess:
             )
 
     def family(self) -> list[psutil.Process]:
-        assert self.process is not None
-        return psutil.Process(self.process.pid).children(recursive=True)
+        return [] if self.process is None else psutil.Process(self.process.pid).children(recursive=True)
 
     def kill(self) -> None:
         assert self.process is not None
@@ -111,7 +110,6 @@ class Scene:
         self.server, self.mover, self.load = server, mover, load
         self.rng = random.Random(seed)
         self.killed: Counter[str] = Counter()
-        self._seen: set[psutil.Process] = set()
 
     def ends(self) -> dict[str, int]:
         """How far the tables are, as the mover has told last."""
@@ -193,7 +191,15 @@ class Scene:
 
 def _gone(family: Sequence[psutil.Process]) -> None:
     _, left = psutil.wait_procs(family, timeout=END_SECONDS_MAX)
+    _end(left)
     assert not left, f"they outlive the process that has started them: {left}"
+
+
+def _end(left: Sequence[psutil.Process]) -> None:
+    for one in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
+    psutil.wait_procs(left, timeout=END_SECONDS_MAX)
 
 
 def _workers(executor: psutil.Process) -> list[psutil.Process]:
@@ -226,10 +232,7 @@ def scene(
                 left += mover.family()
             mover.close()
         server.kill()
-        for one in left:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                one.kill()
-        psutil.wait_procs(left, timeout=END_SECONDS_MAX)
+        _end(left)
 
 
 def end(now: Scene) -> None:
@@ -313,7 +316,7 @@ def mover_on_spark(server: LoadedServer, folder: Path, *words: str) -> MoverProc
     return MoverProcess(command(server.place, "pipeline", "run", *words), folder / "mover.log")
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 def test_what_was_acknowledged_is_in_the_tables_once_when_server_and_mover_are_killed(tmp_path: Path) -> None:
     server = LoadedServer(tmp_path / "served", tmp_path / "lake")
     with scene(server, mover_here(server, tmp_path), places=1) as now:
