@@ -12,6 +12,7 @@ from frazil.core.principal import ANONYMOUS, LOCAL, Principal
 from frazil.core.settings.security import AuditSettings
 from frazil.node.access.audit import Audit
 from frazil.node.access.audit_log.limits import (
+    ALLOWED_MAX,
     OTHERS,
     REFUSALS_MAX,
     ROUTINE_INTERVAL_US,
@@ -60,6 +61,23 @@ def test_a_flood_of_refusals_is_counted_and_pushes_nothing_out(tmp_path: Path) -
         assert sum(one["refused"] for one in told) == 15_000 - written
         assert {(one["principal"], one["action"]) for one in told} == {(who.name, "read")}
         assert audit.lost == 0
+
+
+def test_a_flood_of_allowed_calls_is_counted_and_pushes_nothing_out(tmp_path: Path) -> None:
+    """Whoever may alter something may ask for it as often as it likes, by any name within its rights."""
+    clock = FakeClock()
+    limits = LineLimits(clock)
+
+    def allowed(who: Principal, action: str, number: int = 0) -> bool:
+        return limits.takes(who, action, f"subscription /shop/orders/{number}", True, "10.0.0.1:5", "PUT /v1/x")
+
+    assert sum(allowed(MALLORY, "alter", number) for number in range(2 * ALLOWED_MAX)) == ALLOWED_MAX
+    assert allowed(MALLORY, "delete"), "another action"
+    assert allowed(ALICE, "alter"), "another caller"
+    assert all(allowed(MALLORY, "grant") for _ in range(2 * ALLOWED_MAX)), "grants are never left out"
+    clock.advance(SUMMARY_INTERVAL_US)
+    assert limits.summaries() == [{"principal": MALLORY.name, "action": "alter", "allowed_more": ALLOWED_MAX}]
+    assert [allowed(MALLORY, "alter") for _ in range(61)] == [True] * 60 + [False], "one more each second"
 
 
 def test_a_flood_hides_neither_other_callers_nor_other_actions(tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
     {"time", "request_id", "principal", "call", "action", "resource", "allowed", "from", "reason"}
     {"time", "lost"}                            so many records before this line were lost
     {"time", "principal", "action", "refused"}  so many more were refused since the last such line
+    {"time", "principal", "action", "allowed_more"}  so many more were allowed since the last such line
     {"time", "principal", "call", "action", "resource", "allowed", "from", "repeated"}
                                                 so many more of these calls were allowed since the last such line
 
-`call` is the gRPC method or the HTTP route, without the names in its path. Many refusals, and the routine calls of
-movers, are counted instead of written: see `frazil.node.access.audit_log.limits`.
+`call` is the gRPC method or the HTTP route, without the names in its path. Floods, and the routine calls of movers,
+are counted instead of written: see `frazil.node.access.audit_log.limits`.
 
 A caller never waits: records go to a bounded queue, and a thread writes them within a second. Records that the queue
 has no room for, or that the disk refuses, are counted, and a line says how many. A file that has reached its size is
