@@ -16,9 +16,12 @@ import pyarrow as pa
 import pyarrow.flight
 import pytest
 
+import frazil
 from frazil.broker.delivery.assignment import Kind
 from frazil.core.names import TopicName
 from frazil.core.principal import LOCAL, Principal
+from frazil.core.put_notes import piece_notes
+from frazil.core.settings import MIB
 from frazil.doors.calls import Method
 from frazil.doors.danube.proto import DanubeApi_pb2 as pb
 from frazil.doors.danube.proto import SchemaRegistry_pb2 as schemas
@@ -26,6 +29,7 @@ from frazil.doors.flight import flight_pb2 as flight
 from frazil.doors.flight.get.sql import QUERIES_OF_CALLER_MAX
 from frazil.doors.flight.topics import own_producer
 from frazil.doors.flight.wire import schema_data
+from frazil.log.write.publishing import GIVEN, message_rows
 from parts.secured import SecuredDoors, key_id, secured
 
 TOPIC, OTHER = "/shop/orders", "/shop/absent"
@@ -458,3 +462,36 @@ def test_pyarrow_raises_its_own_errors(tmp_path: Path) -> None:
         await asyncio.to_thread(look, doors.flight.address, bare, pa.flight.FlightUnauthorizedError)
 
     run(tmp_path / "data", work)
+
+
+def test_batches_that_one_caller_never_completes_leave_room_for_others(tmp_path: Path) -> None:
+    """It sends the first piece of each, and then no more."""
+
+    async def work(doors: SecuredDoors) -> None:
+        mallory, alice = await doors.key(("producer", "*")), await doors.key(("producer", "*"))
+        batch = message_rows(frazil.WalSettings(), [bytes(MIB - 1_000)] * 2, 1_000_000)[0]
+        first_piece = flight.FlightData(app_metadata=next(iter(piece_notes(0, memoryview(batch.serialize())))))
+        stalled = []
+        for number in range(5):
+            descriptor = flight.FlightDescriptor(
+                type=2, cmd=json.dumps({"topic": TOPIC, "producer": f"p{number}"}).encode()
+            )
+            opening = flight.FlightData(flight_descriptor=descriptor).SerializeToString() + schema_data(GIVEN)
+            call = doors.channels["flight"].stream_stream(f"/{SERVICE}/DoPut")(
+                metadata=[("authorization", f"Bearer {mallory}")]
+            )
+            await call.write(opening)
+            assert b"epoch" in await call.read()
+            await call.write(first_piece.SerializeToString())
+            stalled.append(call)
+
+        def publish() -> None:
+            with frazil.connect(doors.flight.address, token=alice) as client:
+                client.topic(TOPIC).publish_many(batch)
+
+        async with asyncio.timeout(10):
+            await asyncio.to_thread(publish)
+        for call in stalled:
+            call.cancel()
+
+    run(tmp_path, work, flight={"port": 0, "buffer_bytes_max": 5 * MIB, "batch_bytes_max": 2 * MIB + 100_000})

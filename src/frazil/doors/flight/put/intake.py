@@ -8,7 +8,7 @@ back-pressure for the client.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from typing import Any
 
 import grpc
@@ -17,13 +17,14 @@ import pyarrow as pa
 from frazil.core import access
 from frazil.core.access import Action, Right
 from frazil.core.errors import FrazilError, Overloaded
+from frazil.core.principal import Principal
 from frazil.core.put_notes import FewRow
 from frazil.core.settings import MIB, FlightSettings
 from frazil.doors.admission import StreamRights
 from frazil.doors.calls import Context, checked
 from frazil.doors.flight.calls import Calls
-from frazil.doors.flight.put.notes import ByteBudget
 from frazil.doors.flight.wire import Received
+from frazil.doors.shared_bytes import BudgetLimits, SharedBytes
 from frazil.node.node import Node
 from frazil.node.publish.publishers import BatchPublisher
 from frazil.node.request_ids import current
@@ -60,10 +61,18 @@ class Intake:
         self.node = node
         self.settings = settings
         self.calls = calls
-        self.assembling = ByteBudget(settings.buffer_bytes_max)
+        self.assembling = SharedBytes(
+            BudgetLimits(
+                "flight.buffer_bytes_max",
+                max(settings.buffer_bytes_max, 2 * settings.batch_bytes_max),  # half of it holds the largest batch
+                "flight.streams_max",
+                2 * settings.streams_max,
+            )
+        )
+        """For batches in pieces."""
         self._held_bytes = 0
+        self._held_by: Counter[str] = Counter()
         self._room = asyncio.Event()
-        self._room.set()
 
     def rights(self, context: Context, topic: str) -> StreamRights:
         """Check that the caller may publish here, before anything else is done for the stream."""
@@ -74,19 +83,31 @@ class Intake:
     async def publisher(self, rights: StreamRights, topic: str) -> BatchPublisher:
         return await self.calls.blocking(self.node.publisher, rights.who, topic)
 
-    async def has_room(self) -> None:
-        """Wait until the byte limit allows reading. Each stream may then exceed it by one message."""
-        await self._room.wait()
+    def sender_of(self, stream: PuttingStream, caller: Principal) -> str:
+        """Return under which name a stream shares what is held: its caller's, or its own while nobody is known."""
+        return self.calls.account(caller) if self.calls.gate.is_on else f"stream {id(stream)}"
 
-    def hold(self, size_bytes: int) -> None:
-        self._held_bytes += size_bytes
-        if self._held_bytes >= self.settings.buffer_bytes_max:
+    async def has_room(self, sender: str) -> None:
+        """Wait until the byte limit allows reading. Each stream may then exceed it by one message.
+
+        With security on a caller may hold half of it: others are read although it never completes its batches.
+        """
+        limit = self.settings.buffer_bytes_max
+        share = limit // 2 if self.calls.gate.is_on else limit
+        while self._held_bytes >= limit or self._held_by[sender] >= share:
             self._room.clear()
+            await self._room.wait()
 
-    def let_go(self, size_bytes: int) -> None:
+    def hold(self, size_bytes: int, sender: str) -> None:
+        self._held_bytes += size_bytes
+        self._held_by[sender] += size_bytes
+
+    def let_go(self, size_bytes: int, sender: str) -> None:
         self._held_bytes -= size_bytes
-        if self._held_bytes < self.settings.buffer_bytes_max:
-            self._room.set()
+        self._held_by[sender] -= size_bytes
+        if not self._held_by[sender]:
+            del self._held_by[sender]
+        self._room.set()
 
     def settled(self, part: Part) -> None:
         """Called by a committer."""
@@ -107,6 +128,7 @@ class PuttingStream:
         self._intake = intake
         self._context = context
         self._rights = rights
+        self._sender = intake.sender_of(self, rights.who)
         self._publisher = publisher
         self._schema = schema
         self._begun: deque[Any] = deque()
@@ -159,26 +181,26 @@ class PuttingStream:
             if data is grpc.aio.EOF:
                 return
             put = self._put_of(data)
-            self._intake.hold(put.size_bytes)
+            self._intake.hold(put.size_bytes, self._sender)
             self._begun.append(put)
             try:
                 self._rights.take(put.size_bytes)
                 await self._take(data, put)
             except FrazilError as error:
                 put.error, put.done = error, True
-                self._intake.let_go(put.size_bytes)
+                self._intake.let_go(put.size_bytes, self._sender)
                 self._publisher.refused(error, put.began_us, put.traces)
                 return
             finally:
                 if not put.begun and not put.done:  # the door closes: without a response the client sends it again
                     self._begun.remove(put)
-                    self._intake.let_go(put.size_bytes)
+                    self._intake.let_go(put.size_bytes, self._sender)
 
     async def _has_room(self) -> None:
         while len(self._begun) >= BEGUN_MAX:
             self._room.clear()
             await self._room.wait()
-        await self._intake.has_room()
+        await self._intake.has_room(self._sender)
 
     async def _begin(self, given: Any, put: Put) -> None:
         """Queue the batch in the log, or raise the reason why not; waits while the queue is full."""
@@ -206,7 +228,7 @@ class PuttingStream:
             await asyncio.wait([work])  # the end of the stream must know whether it was queued
 
     def settle(self, put: Put) -> None:
-        self._intake.let_go(put.size_bytes)
+        self._intake.let_go(put.size_bytes, self._sender)
         self._trace(put)
         if put.error is not None:
             self._take_no_more()

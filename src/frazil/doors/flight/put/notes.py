@@ -1,15 +1,12 @@
 """Decode what clients send instead of Arrow batches: a few plain messages, and large batches in pieces.
 
-The format is that of `frazil.core.put_notes`. Pieces are assembled in a byte budget that all streams share: a stream
-whose batch does not fit waits for earlier ones, without delaying batches that are sent whole.
+The format is that of `frazil.core.put_notes`. Pieces are assembled in a byte budget that all streams share, see
+`Intake.assembling`: a stream whose batch does not fit waits, without delaying batches that are sent whole.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections import deque
-from collections.abc import AsyncIterator
 from typing import Annotated, NamedTuple
 
 import grpc
@@ -24,6 +21,8 @@ from frazil.doors.flight.wire import Received
 
 PIECE_SECONDS_MAX = 30.0
 """Maximum time between pieces: a slower client would block the budget for others."""
+ASSEMBLY_SECONDS_MAX = 300.0
+"""Maximum time for all of them, whatever their size."""
 
 Count = Annotated[int, Field(ge=0, lt=2**62)]
 Length = Annotated[int, Field(ge=0, lt=2**31)]
@@ -68,44 +67,6 @@ def few(note: Note, following: memoryview, limits: FlightSettings) -> Few:
 # --- pieces
 
 
-class ByteBudget:
-    """A byte budget, granted in the order of requests. A request that is too large alone gets all of it."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._lent = 0
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-
-    @contextlib.asynccontextmanager
-    async def of(self, size: int) -> AsyncIterator[None]:
-        if self._waiting or not self._fits(size):
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append((size, turn))
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():  # it was granted at the same moment
-                    self._give_back(size)
-                raise
-        else:
-            self._lent += size
-        try:
-            yield
-        finally:
-            self._give_back(size)
-
-    def _fits(self, size: int) -> bool:
-        return not self._lent or self._lent + size <= self._bytes_max
-
-    def _give_back(self, size: int) -> None:
-        self._lent -= size
-        while self._waiting and (self._waiting[0][1].done() or self._fits(self._waiting[0][0])):
-            wanted, turn = self._waiting.popleft()
-            if not turn.done():
-                self._lent += wanted
-                turn.set_result(None)
-
-
 def check_size(note: Note, limits: FlightSettings) -> None:
     if note.bytes is not None and note.bytes > limits.batch_bytes_max:
         raise BatchTooLarge(note.bytes, limits.batch_bytes_max)
@@ -113,6 +74,17 @@ def check_size(note: Note, limits: FlightSettings) -> None:
 
 async def assembled(context: Context, first: Note, following: memoryview) -> bytes:
     """Assemble the Arrow message that begins with this piece; the others follow on the same stream."""
+    try:
+        async with asyncio.timeout(ASSEMBLY_SECONDS_MAX):
+            return await _assembled(context, first, following)
+    except TimeoutError:
+        raise TryLater(
+            f"a batch was not complete after {ASSEMBLY_SECONDS_MAX:.0f} s; send smaller batches",
+            limit_seconds=ASSEMBLY_SECONDS_MAX,
+        ) from None
+
+
+async def _assembled(context: Context, first: Note, following: memoryview) -> bytes:
     assert first.bytes is not None
     pieces, missing = [following], first.bytes - len(following)
     while missing > 0:

@@ -30,7 +30,7 @@ from frazil.doors.calls import Context
 from frazil.doors.flight.calls import as_json
 from frazil.doors.flight.flight_pb2 import PutResult
 from frazil.doors.flight.movers import parsed
-from frazil.doors.flight.put.intake import Intake, Put, PuttingStream
+from frazil.doors.flight.put.intake import WAIT_SECONDS_MAX, Intake, Put, PuttingStream
 from frazil.doors.flight.put.notes import Few, Given, Note, assembled, check_size, few, noted
 from frazil.doors.flight.requests import FlightRequest
 from frazil.doors.flight.topics import check_log, own_producer
@@ -131,10 +131,12 @@ class _NumberedStream(PuttingStream):
         if note.bytes is None:
             return data
         check_size(note, self._intake.settings)
-        async with self._intake.assembling.of(note.bytes):
+        budget = self._intake.assembling
+        with budget.holding():
+            await budget.take(self._sender, note.bytes, WAIT_SECONDS_MAX)
             message = await assembled(self._context, note, following)
             self._rights.take(max(0, len(message) - put.size_bytes))  # the first piece is counted already
-            self._intake.hold(len(message) - put.size_bytes)
+            self._intake.hold(len(message) - put.size_bytes, self._sender)
             put.size_bytes = len(message)
         return message
 

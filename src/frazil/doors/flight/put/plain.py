@@ -127,7 +127,7 @@ class PlainStream(PuttingStream):
         put.count = batch.num_rows
         if not put.count:
             put.done = True
-            self._intake.let_go(put.size_bytes)
+            self._intake.let_go(put.size_bytes, self._sender)
             self._moved.set()
             return
         await self._ready(batch)
