@@ -14,6 +14,7 @@ from virtual_time import VirtualLoop
 
 from frazil.core.errors import Fenced, FrazilError, TopicUnavailable
 from frazil.core.names import TopicName
+from frazil.meta import cluster_keys as keys
 from frazil.meta.topic_records import TOPIC_RECORDS, TopicIdentity, topic_record_key
 
 TOPIC, OTHER = TopicName("default", "orders"), TopicName("default", "other")
@@ -327,5 +328,39 @@ def test_a_topic_that_no_broker_can_take_says_so(tmp_path: Path) -> None:
             await asyncio.sleep(3 * LEASE_MS / 1_000)
             with pytest.raises(TopicUnavailable, match="its broker a is gone; no other one can take it now"):
                 b.publish(TOPIC)
+
+    run(tmp_path, story)
+
+
+def test_a_caller_whose_request_was_withdrawn_does_not_wait_for_it(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        async with cluster(world, "a", "b") as (a, b):
+            await a.create(TOPIC, None)
+            assert b.ownership is not None
+            a.gate.pause()
+            move = asyncio.create_task(b.ownership.move(TOPIC, "b"))
+            await asyncio.sleep(0.5)
+            key = keys.topic_key(keys.MOVES, TOPIC)
+            found = b.meta._store.get(key)
+            assert found is not None
+            assert b.meta.delete(key, found.revision)
+            with pytest.raises(TopicUnavailable, match="was withdrawn"):
+                async with asyncio.timeout(1):
+                    await move
+            a.gate.wake()
+
+    run(tmp_path, story)
+
+
+def test_a_caller_that_sees_its_request_go_before_the_new_owner_knows_that_the_topic_has_moved(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        async with cluster(world, "a", "b", "c") as (a, b, c):
+            await a.create(TOPIC, None)
+            await asyncio.sleep(1)
+            assert c.ownership is not None
+            c.gate.late_prefix = TOPIC_RECORDS
+            async with asyncio.timeout(5):
+                await c.ownership.move(TOPIC, "b")
+            assert TOPIC in b.served()
 
     run(tmp_path, story)

@@ -158,9 +158,14 @@ class MoveRequests:
         def has_ended() -> bool:
             known, move = self._view.topic(topic), self._view.move(topic)
             is_refused = move is not None and move.problem is not None
-            return self._is_at(topic, target) or is_refused or known is None or self._view.is_gone(target)
+            is_over = is_refused or known is None or self._view.is_gone(target) or self._is_withdrawn(topic, target)
+            return is_over or self._is_at(topic, target)
 
         await self._until(has_ended, MOVE_MS_MAX, topic)
+        if self._is_withdrawn(topic, target):  # or the watch of requests is ahead of that of records
+            if await self._records.read(topic) is None:
+                raise TopicNotFound(str(topic))
+            await self._until(has_ended, MOVE_MS_MAX, topic)
         if self._is_at(topic, target):
             return
         move = self._view.move(topic)
@@ -173,7 +178,14 @@ class MoveRequests:
             reason = f"the broker {target} is gone"
         elif move is not None and move.problem is not None:
             reason = f"it could not be moved: {move.problem}"
+        elif self._is_withdrawn(topic, target):
+            reason = "the request to move it was withdrawn, or another took its place; try again"
         raise TopicUnavailable(str(topic), reason)
+
+    def _is_withdrawn(self, topic: TopicName, target: str) -> bool:
+        """Whether nobody moves the topic to its target any more. Its owner changes before its request goes."""
+        known, move = self._view.topic(topic), self._view.move(topic)
+        return known is not None and known.owner != target and (move is None or move.to != target)
 
     # --- a drain
 
