@@ -16,8 +16,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from frazil.doors.otlp.statuses import Rejected
 from frazil.telemetry.requests import REQUESTS, SERVICES, ItemLimits, count_items
+from frazil.telemetry.responses import Rejected
 from frazil.telemetry.signals import Signal
 from parts.otlp_doors import OtlpDoors, otlp_doors
 from parts.telemetry import metrics, records, span, spans, trace

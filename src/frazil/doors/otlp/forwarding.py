@@ -15,12 +15,13 @@ import grpc.aio
 from frazil.core.errors import NotOwner, TopicUnavailable
 from frazil.core.settings import Settings
 from frazil.doors.otlp.headers import Export
-from frazil.doors.otlp.statuses import DETAILS, OtlpStatus, Rejected, StatusError, retry_after_ms
+from frazil.doors.otlp.statuses import DETAILS, OtlpStatus, StatusError, retry_after_ms
 from frazil.doors.owner_channels import FORWARDED, OwnerChannels
 from frazil.node.access.gate import AUTHORIZATION
 from frazil.node.request_ids import HEADER, PARENT, current
 from frazil.node.telemetry.telemetry import DATASET_HEADER, TENANT_HEADER
 from frazil.telemetry.requests import SERVICES
+from frazil.telemetry.responses import Rejected
 
 ADDRESS = "otlp_grpc_advertised"
 SECONDS_MAX = 30.0

@@ -8,11 +8,11 @@ from frazil.core.errors import NotOwner
 from frazil.doors.otlp.counts import OtlpCounts
 from frazil.doors.otlp.forwarding import OtlpForwarding
 from frazil.doors.otlp.headers import Export
-from frazil.doors.otlp.statuses import Rejected
 from frazil.doors.shared_bytes import BudgetLimits, SharedBytes
 from frazil.node.node import Node
 from frazil.telemetry.otlp_json import protobuf_of
 from frazil.telemetry.requests import ITEM_SETTING, ItemLimits, RequestCheck
+from frazil.telemetry.responses import Rejected
 from frazil.telemetry.signals import Signal
 
 SECTION = "telemetry.otlp"

@@ -11,12 +11,10 @@ from typing import NamedTuple
 
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.duration_pb2 import Duration
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from frazil.core.errors import FrazilError, OutcomeUnknown, TryLater
 from frazil.doors.errors import status_of
-from frazil.telemetry.protobuf_bytes import BYTES, VARINT, fields_of, sized, tag, varint
-from frazil.telemetry.signals import Signal
+from frazil.telemetry.protobuf_bytes import BYTES, fields_of, sized, tag
 
 RETRY_AFTER_MS = 1_000
 """For an error that passes and does not say when."""
@@ -60,41 +58,6 @@ class OtlpStatus(NamedTuple):
         if self.retry_after_ms is not None:
             found["details"] = [{"@type": _RETRY_INFO, "retryDelay": f"{self.retry_after_ms / 1_000:g}s"}]
         return json.dumps(found).encode()
-
-
-class Rejected(NamedTuple):
-    """What was left out of a request of which the rest is stored: `partial_success` of the response."""
-
-    items: int = 0
-    message: str = ""
-
-    @classmethod
-    def of_response(cls, response: bytes) -> Rejected:
-        """Read the response of another broker, which is the same for all signals but for names."""
-        found = ExportTraceServiceResponse.FromString(response).partial_success
-        return cls(found.rejected_spans, found.error_message)
-
-    def and_also(self, other: Rejected) -> Rejected:
-        return Rejected(self.items + other.items, self.message or other.message)
-
-    def as_protobuf(self) -> bytes:
-        if not self.items:
-            return b""
-        return _field(1, tag(1, VARINT) + varint(self.items) + _field(2, self.message.encode()))
-
-    def as_json(self, signal: Signal) -> bytes:
-        if not self.items:
-            return b"{}"
-        return json.dumps(
-            {"partialSuccess": {_REJECTED[signal]: str(self.items), "errorMessage": self.message}}
-        ).encode()
-
-
-_REJECTED = {
-    Signal.TRACES: "rejectedSpans",
-    Signal.LOGS: "rejectedLogRecords",
-    Signal.METRICS: "rejectedDataPoints",
-}
 
 
 class StatusError(Exception):
