@@ -3,7 +3,8 @@ and the freshness of many tenants: `make bench`.
 
 Both read the same requests of 512 spans and write Parquet with zstd, in turns. `from_protobuf` makes rows of the spans
 with Spark's own structs; attributes stay lists of structs, times stay numbers, and nothing is sorted or committed. It
-needs the jar of `spark-protobuf` for this version of Spark in `.uv/parts/spark-protobuf`, and is left out without it.
+has a process and a Spark of its own, of `.uv/parts/spark-protobuf`, which `make bench` gets: its connector could be had
+for no newer one. Without that folder it is left out.
 """
 
 from __future__ import annotations
@@ -11,8 +12,12 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,8 +25,6 @@ import pyarrow.parquet as pq
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as sql
-from pyspark.sql.protobuf.functions import from_protobuf
 
 import frazil
 from frazil.core.clock import SystemClock
@@ -35,7 +38,7 @@ from lake_child import Memory, tables_of
 from measure import Figure, folder, percentile, report
 from telemetry_decode import SPANS, request
 
-JARS = Path(__file__).resolve().parents[1] / ".uv" / "parts" / "spark-protobuf"
+PEER = Path(__file__).resolve().parents[1] / ".uv" / "parts" / "spark-protobuf"
 SPANS_WANTED, FRESHNESS_SECONDS_WANTED, MEMORY_GROWTH_WANTED = 300_000, 30, 1.25
 REQUESTS, ROUNDS = 512, 3
 TENANTS, SPANS_PER_SECOND, FRESHNESS_SECONDS = 1_000, 10_000, 120
@@ -72,23 +75,54 @@ def moved(session: SparkSession, where: Path, requests: list[bytes]) -> tuple[fl
     return taken, memory.samples
 
 
-def by_spark(session: SparkSession, where: Path, requests: list[bytes]) -> float:
-    """The same requests, from two Parquet files, by `from_protobuf` into Parquet."""
-    source, descriptor = where / "requests", where / "otlp.desc"
-    source.mkdir(parents=True)
-    descriptor.write_bytes(_descriptors())
-    for part in range(2):
-        pq.write_table(pa.table({"request": requests[part::2]}), source / f"{part}.parquet", compression="none")
-    options = {"recursive.fields.max.depth": "2"}
-    decoded = from_protobuf(sql.col("request"), "ExportTraceServiceRequest", str(descriptor), options)
-    started = time.perf_counter()
-    resources = session.read.parquet(str(source)).select(sql.explode(decoded.getField("resource_spans")).alias("r"))
-    scopes = resources.select(sql.col("r.resource").alias("resource"), sql.explode("r.scope_spans").alias("s"))
-    spans = scopes.select("resource", sql.col("s.scope").alias("scope"), sql.explode("s.spans").alias("span"))
-    spans.select("resource", "scope", "span.*").write.option("compression", "zstd").parquet(str(where / "spans"))
-    taken = time.perf_counter() - started
-    assert session.read.parquet(str(where / "spans")).count() == len(requests) * SPANS
-    return taken
+class Peer:
+    """Spark's own `from_protobuf`, in its own process."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"from_protobuf did not run; exit {self._process.wait()}: see above")
+        return line.strip()
+
+    def wait_ready(self) -> None:
+        assert self._line() == "ready"
+
+    def decode(self, where: Path, requests: list[bytes]) -> float:
+        """Decode the requests from two Parquet files into others; returns the seconds that it took."""
+        source, target = where / "requests", where / "spans"
+        source.mkdir(parents=True)
+        for part in range(2):
+            pq.write_table(pa.table({"request": requests[part::2]}), source / f"{part}.parquet", compression="none")
+        assert self._process.stdin is not None
+        print(source, target, sep="\t", file=self._process.stdin, flush=True)
+        taken = float(self._line())
+        assert sum(pq.read_metadata(file).num_rows for file in target.glob("*.parquet")) == len(requests) * SPANS
+        return taken
+
+
+@contextmanager
+def peer(where: Path) -> Iterator[Peer | None]:
+    """Start Spark with the connector of `make parts`; None if it is not there."""
+    (jar, *_) = [*PEER.glob("spark-protobuf_*.jar"), None]
+    if jar is None:
+        yield None
+        return
+    where.mkdir(parents=True)
+    descriptors = where / "otlp.desc"
+    descriptors.write_bytes(_descriptors())
+    words = [sys.executable, str(Path(__file__).with_name("protobuf_peer.py")), str(descriptors)]
+    more = {"PYTHONPATH": str(PEER / "python"), "SPARK_PROTOBUF_JAR": str(jar), "PYSPARK_PYTHON": sys.executable}
+    given = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"} | more
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=given) as process:
+        found = Peer(process)
+        found.wait_ready()
+        yield found
+        assert process.stdin is not None
+        process.stdin.close()
 
 
 def _descriptors() -> bytes:
@@ -108,16 +142,18 @@ def _descriptors() -> bytes:
 def throughput(session: SparkSession, where: Path, count: int, rounds: int) -> list[Figure]:
     requests = [request(seed) for seed in range(count)]
     spans, ours, theirs, samples = count * SPANS, [], [], []
-    has_jar = bool(list(JARS.glob("*.jar")))
-    for turn in range(rounds + 1):
-        taken, memory = moved(session, where / f"mover-{turn}", requests)
-        peer = by_spark(session, where / f"spark-{turn}", requests) if has_jar else 0.0
-        if turn:
-            ours, theirs, samples = [*ours, spans / taken], [*theirs, spans / peer if peer else 0.0], [*samples, memory]
+    with peer(where / "peer") as spark:
+        for turn in range(rounds + 1):
+            taken, memory = moved(session, where / f"mover-{turn}", requests)
+            other = 0.0 if spark is None else spans / spark.decode(where / f"spark-{turn}", requests)
+            if turn:
+                ours, theirs, samples = [*ours, spans / taken], [*theirs, other], [*samples, memory]
     rate, other = max(ours), max(theirs)
     workers = [max((sample["workers"] for sample in memory), default=0) for memory in samples]
     growth = workers[-1] / max(1, workers[0])
-    beside = f"{other:,.0f} by from_protobuf" if other else f"no jar of spark-protobuf in {JARS.name}"
+    beside = (
+        f"{other:,.0f} by from_protobuf of Spark {_version()}" if other else "no spark-protobuf; see scripts/parts.sh"
+    )
     return [
         Figure(
             "spans/s on 2 cores",
@@ -136,6 +172,11 @@ def throughput(session: SparkSession, where: Path, count: int, rounds: int) -> l
             growth <= MEMORY_GROWTH_WANTED,
         ),
     ]
+
+
+def _version() -> str:
+    (jar, *_) = PEER.glob("spark-protobuf_*.jar")
+    return jar.stem.rpartition("-")[2]
 
 
 def freshness(session: SparkSession, where: Path, seconds: int, tenants: int) -> list[Figure]:
@@ -197,8 +238,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("throughput", "freshness"))
     asked = parser.parse_args()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    jars = ",".join(map(str, JARS.glob("*.jar")))
-    session = open_session(spark_place("local[2]"), {"spark.jars": jars} if jars else None)
+    session = open_session(spark_place("local[2]"))
     warm_up(session)
     with folder() as where:
         figures = (

