@@ -45,9 +45,6 @@ SWEPT = "frazil.swept"
 INDEX_COLUMN = "_index"
 """Of tables of telemetry: the place of a row in its request. No column of a topic begins with an underscore."""
 
-INDEX = "_index"
-"""The column of derived rows that says which one of its offset a row is."""
-
 _END = re.compile(r"frazil\.(?P<log_id>.+)\.end")
 
 
