@@ -14,6 +14,7 @@ from frazil.core.names import TopicName
 from frazil.core.principal import LOCAL
 from frazil.doors.otlp.counts import OtlpCounts
 from frazil.doors.otlp.door import OtlpDoor
+from frazil.node.access.local_token import read_local_token
 from parts.cluster_nodes import ClusterNode, cluster_nodes
 from parts.etcd import etcd_server
 from parts.otlp_doors import OtlpDoors, Reply
@@ -44,10 +45,10 @@ async def door_of(member: ClusterNode) -> AsyncIterator[OtlpDoors]:
         await door.stop()
 
 
-async def knows_owner(at: ClusterNode) -> None:
+async def knows_owner(at: ClusterNode, topic: TopicName = TOPIC) -> None:
     """Wait until a broker knows who owns the topic, and where its door is."""
     while True:
-        owner = at.ownership.owner_of(TOPIC)
+        owner = at.ownership.owner_of(topic)
         if owner is not None and "otlp_grpc_advertised" in owner.addresses:
             return
         await asyncio.sleep(0.02)
@@ -98,6 +99,47 @@ def test_the_owner_stores_requests_that_come_to_another_broker(tmp_path: Path) -
             assert gone.code is grpc.StatusCode.UNAVAILABLE
             assert gone.retry_ms == 500
             assert (await at_a.post(request(4))).status_code == 503
+
+    with etcd_server(tmp_path / "etcd") as server:
+        asyncio.run(asyncio.wait_for(test(server.endpoint), 150))
+
+
+def test_a_forwarded_request_has_the_rights_of_its_sender_alone(tmp_path: Path) -> None:
+    """A header that says that a broker has forwarded it gives no rights, and no broker passes its own token on."""
+    otlp = {"enabled": True, "otlp": {"grpc_port": 0, "http_port": 0}}
+    forwarded, of_acme = ("x-frazil-forwarded", "1"), ("x-frazil-tenant", "acme")
+
+    def key(token: str | None) -> tuple[str, str]:
+        return "authorization", f"Bearer {token}"
+
+    async def test(endpoint: str) -> None:
+        async with (
+            cluster_nodes(tmp_path, endpoint, "a", "b", telemetry=otlp, security={"enabled": True}) as (a, b),
+            door_of(a) as at_a,
+            door_of(b) as at_b,
+        ):
+            made = []
+            for tenant in ("acme", "evil"):
+                tenants = b.node.telemetry(LOCAL).tenants(LOCAL)
+                made.append((await asyncio.to_thread(tenants.create, tenant, {}, with_key=True))["key"])
+            acme, evil = (key(one["key"]) for one in made)
+            assert await at_b.call(request(0), headers=[acme]) == OK
+            await knows_owner(a, TopicName.parse("/acme.default/traces"))
+            assert await at_a.call(request(1), headers=[acme]) == OK
+            assert at_a.counts.forwarded == 1
+
+            local = key(read_local_token(a.node.settings.data or a.node.settings.log_folder))
+            for door, headers, code in (
+                (at_a, [evil, of_acme], grpc.StatusCode.PERMISSION_DENIED),
+                (at_b, [evil, of_acme, forwarded], grpc.StatusCode.PERMISSION_DENIED),
+                (at_b, [of_acme, forwarded], grpc.StatusCode.UNAUTHENTICATED),
+                (at_b, [local, of_acme, forwarded], grpc.StatusCode.UNAUTHENTICATED),
+                (at_a, [local, of_acme], grpc.StatusCode.UNAVAILABLE),
+            ):
+                assert (await door.call(request(2), headers=headers)).code is code, headers
+            await asyncio.to_thread(b.node.keys(LOCAL).revoke, made[0]["id"])
+            assert (await at_b.call(request(3), headers=[acme, forwarded])).code is grpc.StatusCode.UNAUTHENTICATED
+            assert at_a.counts.forwarded == 1
 
     with etcd_server(tmp_path / "etcd") as server:
         asyncio.run(asyncio.wait_for(test(server.endpoint), 150))
