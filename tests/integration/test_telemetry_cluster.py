@@ -188,8 +188,13 @@ def test_tenants_are_administered_at_any_broker(cluster: Cluster, at_b: AtB) -> 
     assert at_b("sql", 'select count(*) as n from "acme.default".traces', code=2)[0]["error"] == "invalid_input"
 
 
-def test_verify_proves_a_topic_of_another_broker(cluster: Cluster, at_b: AtB) -> None:
+def test_verify_proves_the_topics_of_all_brokers(cluster: Cluster, at_b: AtB) -> None:
     cluster.move()
+    with frazil.connect(cluster.b.flight) as client:
+        client.create_topic("/default/own").publish("tea")
+    (found,) = at_b("verify")
+    assert found["proven"], found
+    assert {"/default/own", LOGS, "/default.default/traces"} <= {one["topic"] for one in found["topics"]}
     ((proof,),) = [one["topics"] for one in at_b("verify", "/default.default/traces")]
     assert proof["proven"], proof
     assert proof["tables"]["traces"] >= 9
@@ -206,6 +211,13 @@ def test_a_query_is_refused_once_the_owner_is_dead(tmp_path: Path, capsys: pytes
         members["a"].kill()
         assert main(asked) != 0
         assert json.loads(capsys.readouterr().err)["error"] == "topic_unavailable"
+
+        def is_refused() -> bool:
+            assert main(["verify", "--server", members["b"].http, "--json"]) == 1
+            told = capsys.readouterr()
+            return "the broker a is gone, and has 1 topic, which nobody can verify" in told.err
+
+        until(is_refused)
 
 
 @pytest.mark.long

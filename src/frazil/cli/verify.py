@@ -13,6 +13,8 @@ from frazil.cli.target.server import Server, find_server
 from frazil.cli.target.with_parent import end_with_stdin
 from frazil.cli.terminal import options, output
 from frazil.cli.terminal.progress import JsonProgress, counter
+from frazil.core.cluster import BrokerState, http_address
+from frazil.core.errors import FrazilError, TopicUnavailable
 from frazil.core.extras import needs
 from frazil.core.names import TopicName
 
@@ -60,7 +62,33 @@ def _here(settings: Settings, topic: str | None, progress_json: bool, while_stdi
 
 
 def _by_server(server: Server, topic: str | None, progress_json: bool) -> dict[str, Any]:
-    asked = {} if topic is None else {"topic": str(TopicName.parse(topic))}
+    """The owner of a topic proves it; all topics are proved by all brokers, one after another."""
+    if topic is not None:
+        return _job(server, {"topic": str(TopicName.parse(topic))}, progress_json)
+    brokers = [one for one in server.all("/v1/cluster/brokers") if one["topics"] or one["is_asked"]]
+    if all(one["is_asked"] for one in brokers):
+        return _job(server, {}, progress_json)
+    asked = [server if one["is_asked"] else _broker(server, one) for one in brokers]
+    wanted = {one["topic"] for one in server.all("/v1/topics")}
+    found = {proof["topic"]: proof for one in asked for proof in _job(one, {}, progress_json)["topics"]}
+    left_out = sorted(wanted - found.keys())
+    if left_out:
+        raise TopicUnavailable(left_out[0], "it was moved or deleted while others were verified; verify it by its name")
+    return {"proven": all(proof["proven"] for proof in found.values()), "topics": [found[one] for one in sorted(found)]}
+
+
+def _broker(server: Server, one: dict[str, Any]) -> Server:
+    address = http_address(one["addresses"])
+    if one["state"] == BrokerState.GONE or address is None:
+        topics = output.plural(one["topics"], "topic")
+        raise FrazilError(
+            f"the broker {one['broker_id']} is gone, and has {topics}, which nobody can verify: start it again, "
+            "or verify topics by their names"
+        )
+    return server.broker(one["broker_id"], address)
+
+
+def _job(server: Server, asked: dict[str, str], progress_json: bool) -> dict[str, Any]:
     return run_job(server, "/v1/verify", asked, "rows", lambda stack, total: _begin(stack, total, progress_json))
 
 
