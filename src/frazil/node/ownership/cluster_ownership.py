@@ -7,17 +7,20 @@ import logging
 from collections.abc import Collection, Mapping
 
 from frazil.core.cluster import Balance, BrokerInfo, DrainReport, MoveCounts, PlannedMove
-from frazil.core.errors import LogFenced, MetadataInUse, NotOwner, TopicUnavailable
+from frazil.core.errors import LogFenced, MetadataInUse, MetadataUnavailable, NotOwner, TopicUnavailable
 from frazil.core.names import TopicName
 from frazil.core.settings.cluster import ClusterSettings
+from frazil.meta.topic_records import topic_record_key
 from frazil.node.ownership.following import Following
 from frazil.node.ownership.moves.leader import Leader
 from frazil.node.ownership.moves.plan import place
 from frazil.node.ownership.moves.requests import MoveRequests
 from frazil.node.ownership.owned_topics import OwnedTopics
+from frazil.node.ownership.records import OwnershipRecords
 from frazil.node.ownership.session_keeper import SessionKeeper
 from frazil.node.ownership.view import Changes, ClusterView
 
+REFRESH_SECONDS_MAX = 8.0
 CHECK_S = 0.2
 """How often a broker that leaves looks whether its topics have gone."""
 
@@ -38,6 +41,7 @@ class ClusterOwnership:
         leader: Leader,
         owned: OwnedTopics,
         requests: MoveRequests,
+        records: OwnershipRecords,
     ) -> None:
         self.broker_id = broker_id
         self._settings = settings
@@ -46,6 +50,7 @@ class ClusterOwnership:
         self._leader = leader
         self._owned = owned
         self._requests = requests
+        self._records = records
         self._loop = asyncio.get_running_loop()
 
     # --- queries
@@ -115,6 +120,15 @@ class ClusterOwnership:
 
     def family(self, name: TopicName) -> Collection[TopicName]:
         return self._view.family(name)
+
+    def refresh(self, topic: TopicName) -> None:
+        reading = asyncio.run_coroutine_threadsafe(self._records.read(topic), self._loop)
+        try:
+            reading.result(REFRESH_SECONDS_MAX)
+        except TimeoutError:
+            reading.cancel()
+            reason = f"the record of {topic} was not read within {REFRESH_SECONDS_MAX:.0f} s"
+            raise MetadataUnavailable(topic_record_key(topic), reason) from None
 
     def elsewhere(self, name: TopicName) -> Mapping[TopicName, str | None]:
         known = {one: self._view.topic(one) for one in self._view.family(name)}
