@@ -17,7 +17,7 @@ from frazil.telemetry.signals import Signal, request_schema
 
 NOTHING: dict[str, Any] = dict.fromkeys(
     (
-        "requests_per_second", "bytes_per_second", "connections", "stored_bytes", "datasets", "retention_age",
+        "requests_per_second", "bytes_per_second", "connections", "stored_bytes", "datasets", "tables", "retention_age",
         "retention_bytes", "freshness", "target_file_size", "lift",
     )
 )  # fmt: skip
@@ -119,7 +119,7 @@ def test_options_are_values_of_the_api() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("datasets", "0"), ("datasets", "-1"), ("datasets", "x"), ("lift", ["pod"]), ("lift", ["span:a=b"]),
+    [("datasets", "0"), ("datasets", "-1"), ("tables", "x"), ("lift", ["pod"]), ("lift", ["span:a=b"]),
      ("freshness", "5"), ("stored_bytes", "much")],
 )  # fmt: skip
 def test_a_wrong_option_is_refused(name: str, value: Any) -> None:
