@@ -321,7 +321,7 @@ def test_senders_share_the_bytes_that_are_held_and_wait_for_their_turn(tmp_path:
         assert doors.door.held_bytes == 0
         assert len(doors.stored()) == 200
 
-    run(tmp_path, work, request_bytes_max=MIB, body_bytes_max=MIB, held_bytes_max=2 * MIB)
+    run(tmp_path, work, request_bytes_max=MIB, body_bytes_max=MIB, held_bytes_max=4 * MIB)
 
 
 def test_too_many_requests_at_once_are_refused_with_the_time_to_try_again(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
+from frazil.core.principal import ANONYMOUS, Principal
+from frazil.node.telemetry.places import TenantPlace
 from frazil.telemetry.requests import REQUESTS, SERVICES, ItemLimits, count_items
 from frazil.telemetry.responses import Rejected
 from frazil.telemetry.signals import Signal
@@ -88,6 +91,68 @@ def test_the_response_says_how_many_items_are_not_stored(tmp_path: Path, signal:
             assert FAT.encode() not in b"".join(doors.stored(signal))
             assert doors.counts.rejected == {signal: 6 * each}
             assert doors.counts.refused == {}
+
+    asyncio.run(work())
+
+
+def test_a_metric_without_points_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    """It is not parsed, so its bytes may be anything: they would make an error of the whole request."""
+    request, scope = metrics("shop")
+    scope.metrics.add(name="load").gauge.data_points.add(as_int=1)
+    scope.metrics.add(name="fat", description=FAT)
+    body = request.SerializeToString().replace(b"fat", b"\xff\xfe\xfd")
+
+    async def work() -> None:
+        async with otlp_doors(tmp_path, item_bytes_max=LIMIT) as doors:
+            found = await called(doors, Signal.METRICS, body)
+            assert found.rejected_data_points == 0
+            assert "telemetry.otlp.item_bytes_max" in found.error_message
+            (stored,) = doors.stored(Signal.METRICS)
+            del scope.metrics[1]
+            assert stored == request.SerializeToString()
+
+    asyncio.run(work())
+
+
+def test_a_request_of_which_a_part_is_left_out_is_held_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body, held = requests(Signal.LOGS, *[False] * 9, True), []
+
+    async def work() -> None:
+        async with otlp_doors(tmp_path, item_bytes_max=LIMIT) as doors:
+            telemetry = doors.node.telemetry(ANONYMOUS)
+            export = telemetry.export
+
+            async def looked(who: Principal, place: TenantPlace, signal: Signal, request: bytes, count: int) -> int:
+                held.append((doors.door.held_bytes, len(body) + len(request)))
+                return await export(who, place, signal, request, count)
+
+            monkeypatch.setattr(telemetry, "export", looked)
+            await called(doors, Signal.LOGS, body)
+            await doors.post(body, Signal.LOGS)
+            assert doors.door.held_bytes == 0
+
+    asyncio.run(work())
+    assert len(held) == 2
+    assert all(0 <= counted - real < 20 for counted, real in held), held
+
+
+def test_json_that_is_larger_as_protobuf_is_limited_as_protobuf(tmp_path: Path) -> None:
+    def of(points: int) -> str:
+        point = {"explicitBounds": [1] * points, "bucketCounts": [0] * points}
+        metric = {"name": "m", "histogram": {"dataPoints": [point]}}
+        found = {"resourceMetrics": [{"scopeMetrics": [{"metrics": [metric]}]}]}
+        return json.dumps(found, separators=(",", ":"))
+
+    limit = 100_000
+
+    async def work() -> None:
+        async with otlp_doors(tmp_path, request_bytes_max=limit, body_bytes_max=limit) as doors:
+            assert len(of(10_000)) < limit
+            for points, status in ((10_000, 413), (6_000, 200)):
+                answer = await doors.post(of(points), Signal.METRICS, content_type="application/json")
+                assert answer.status_code == status
+            assert "as Protobuf" in (await doors.post(of(10_000), Signal.METRICS, content_type="application/json")).text
+            assert len(doors.stored(Signal.METRICS)) == 1
 
     asyncio.run(work())
 

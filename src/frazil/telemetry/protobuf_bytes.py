@@ -23,7 +23,7 @@ class Field(NamedTuple):
     end: int
 
 
-def fields_of(data: bytes, start: int, end: int) -> Iterator[Field]:
+def fields_of(data: bytes | memoryview, start: int, end: int) -> Iterator[Field]:
     """Return the fields of a message; raises `InvalidInput` for malformed bytes."""
     at = start
     while at < end:
@@ -46,7 +46,7 @@ def fields_of(data: bytes, start: int, end: int) -> Iterator[Field]:
         at = stop
 
 
-def _read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+def _read_varint(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
     """Return a number, and where it ends."""
     first = data[at] if at < end else -1
     if 0 <= first < 128:

@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from frazil.core.errors import RequestTooLarge
-from frazil.telemetry.protobuf_bytes import BYTES, Field, fields_of, invalid_request, sized, tag
+from frazil.telemetry.protobuf_bytes import BYTES, Field, fields_of, invalid_request, sized, tag, varint
 from frazil.telemetry.signals import Signal
 
 REQUESTS: Mapping[Signal, Any] = {
@@ -67,7 +67,7 @@ class RequestCheck:
     def pieces(self) -> Iterator[int]:
         """Yield the number of spans, log records or points of each piece; raises `InvalidInput` and
         `RequestTooLarge`."""
-        is_small = len(self._request) <= WHOLE_BYTES_MAX
+        is_small = len(self._request) <= min(WHOLE_BYTES_MAX, self._limits.item_bytes_max)
         items = 0
         for piece in (self._request,) if is_small else self._walk.message(0, 0, len(self._request)):
             found = _counted(self._signal, piece)
@@ -78,14 +78,25 @@ class RequestCheck:
 
     @property
     def rejected(self) -> int:
-        """Return how many spans, log records or points were left out, once all pieces were counted."""
+        """Return how many spans, log records or points were left out, once all pieces were counted. A metric that is
+        left out may have had none."""
         return self._walk.rejected
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether items were left out."""
+        return bool(self._walk.left_out)
+
+    @property
+    def kept_bytes_max(self) -> int:
+        """Return how many bytes the request has without them, or a few more."""
+        return len(self._request) - self._walk.left_out_bytes
 
     def kept(self) -> bytes:
         """Return the request without them. Takes as long as the walk through its pieces."""
-        if not self._walk.left_out:
+        if not self.is_cut:
             return self._request
-        return _without(self._request, self._walk.left_out, 0, len(self._request))
+        return b"".join(_without(memoryview(self._request), self._walk.left_out, 0, len(self._request)).parts)
 
 
 def count_items(signal: Signal, request: bytes, limits: ItemLimits) -> int:
@@ -139,6 +150,7 @@ class _PieceWalk:
         self._fields = 0
         self.left_out: list[int] = []
         """Where items begin that are too large."""
+        self.left_out_bytes = 0
         self.rejected = 0
 
     def message(self, level: int, start: int, end: int) -> Iterator[bytes]:
@@ -160,6 +172,7 @@ class _PieceWalk:
                     yield self._framed(level, done, field.start)
                 done = field.end
                 self.left_out.append(field.start)
+                self.left_out_bytes += field.end - field.start
                 self.rejected += self._points(field) if self._signal is Signal.METRICS else 1
                 continue
             if field.end - done > WHOLE_BYTES_MAX and field.start > done:
@@ -170,11 +183,12 @@ class _PieceWalk:
 
     def _points(self, metric: Field) -> int:
         """Count the points of a metric without parsing it: of several kinds of data those of the last one."""
-        points = 0
+        points = kind = 0
         for data in fields_of(self._request, metric.value, metric.end):
             self._count()
             if data.number in _METRIC_DATA and data.wire_type == BYTES:
-                points = 0
+                points = points if data.number == kind else 0  # parts of one message are merged
+                kind = data.number
                 for field in fields_of(self._request, data.value, data.end):
                     self._count()
                     points += (field.number, field.wire_type) == (_POINT, BYTES)
@@ -193,18 +207,28 @@ class _PieceWalk:
         return framed
 
 
-def _without(request: bytes, left_out: Sequence[int], start: int, end: int) -> bytes:
+class _MessageParts(NamedTuple):
+    """The bytes of a message, in parts that are not copied."""
+
+    parts: list[bytes | memoryview]
+    size: int
+
+
+def _without(request: memoryview, left_out: Sequence[int], start: int, end: int) -> _MessageParts:
     """Return a message without the fields that begin at some places, which are in order."""
-    kept, done = [], start
+    parts: list[bytes | memoryview] = []
+    done = start
     for field in fields_of(request, start, end):
         first, behind = bisect_left(left_out, field.start), bisect_left(left_out, field.end)
         if first == behind:
             continue
-        kept.append(request[done : field.start])
+        parts.append(request[done : field.start])
         if left_out[first] != field.start:
-            kept.append(tag(field.number, BYTES) + sized(_without(request, left_out, field.value, field.end)))
+            inner = _without(request, left_out, field.value, field.end)
+            parts += (tag(field.number, BYTES) + varint(inner.size), *inner.parts)
         done = field.end
-    return b"".join([*kept, request[done:end]])
+    parts.append(request[done:end])
+    return _MessageParts(parts, sum(map(len, parts)))
 
 
 def _too_many(limits: ItemLimits) -> RequestTooLarge:

@@ -12,7 +12,10 @@ from frazil.telemetry.signals import Signal
 
 
 class Rejected(NamedTuple):
-    """What was left out of a request of which the rest is stored: `partial_success` of the response."""
+    """What was left out of a request of which the rest is stored: `partial_success` of the response.
+
+    The message alone, without items, is a warning: a metric without points was left out.
+    """
 
     items: int = 0
     message: str = ""
@@ -27,13 +30,13 @@ class Rejected(NamedTuple):
         return Rejected(self.items + other.items, self.message or other.message)
 
     def as_protobuf(self) -> bytes:
-        if not self.items:
+        if not self.message:
             return b""
         found = tag(1, VARINT) + varint(self.items) + tag(2, BYTES) + sized(self.message.encode())
         return tag(1, BYTES) + sized(found)
 
     def as_json(self, signal: Signal) -> bytes:
-        if not self.items:
+        if not self.message:
             return b"{}"
         return json.dumps(
             {"partialSuccess": {_REJECTED[signal]: str(self.items), "errorMessage": self.message}}

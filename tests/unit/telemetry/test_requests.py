@@ -105,6 +105,48 @@ def test_items_that_are_too_large_are_left_out_and_all_others_kept(
     assert left_out > 10
 
 
+def test_an_item_is_too_large_in_a_request_of_any_size() -> None:
+    request = REQUESTS[Signal.LOGS]()
+    scope = request.resource_logs.add().scope_logs.add()
+    for size in (10, 2_000, 10):
+        scope.log_records.add(event_name="x" * size)
+    check = RequestCheck(Signal.LOGS, request.SerializeToString(), ItemLimits(10, 1_000))
+    assert (sum(check.pieces()), check.rejected) == (2, 1)
+    del scope.log_records[1]
+    assert check.kept() == request.SerializeToString()
+    assert len(check.kept()) <= check.kept_bytes_max < len(check.kept()) + 10
+
+
+def test_a_metric_without_points_that_is_too_large_is_left_out_too() -> None:
+    request = REQUESTS[Signal.METRICS]()
+    scope = request.resource_metrics.add().scope_metrics.add()
+    scope.metrics.add(name="kept").gauge.data_points.add(as_int=1)
+    scope.metrics.add(name="x" * 2_000)
+    check = RequestCheck(Signal.METRICS, request.SerializeToString(), ItemLimits(10, 1_000))
+    assert (sum(check.pieces()), check.rejected, check.is_cut) == (1, 0, True)
+    del scope.metrics[1]
+    assert check.kept() == request.SerializeToString()
+
+
+def test_points_that_are_left_out_are_counted_as_protobuf_merges_them() -> None:
+    """Two parts of one kind are one message; of two kinds the last one counts."""
+    part = REQUESTS[Signal.METRICS]()
+    metric = part.resource_metrics.add().scope_metrics.add().metrics.add()
+    gauge, sums = metric.gauge.SerializeToString, metric.sum.SerializeToString
+    metric.gauge.data_points.add(as_int=1)
+    one_gauge = tag(5, BYTES) + sized(gauge())
+    metric.sum.data_points.add(as_int=1)
+    one_sum = tag(7, BYTES) + sized(sums())
+    name = tag(1, BYTES) + sized(b"x" * 2_000)
+    for parts, points in ((one_gauge * 3, 3), (one_gauge * 2 + one_sum, 1), (one_gauge + one_sum + one_gauge, 1)):
+        found = name + parts
+        for number in (2, 2, 1):
+            found = tag(number, BYTES) + sized(found)
+        check = RequestCheck(Signal.METRICS, found, ItemLimits(10, 1_000))
+        assert (sum(check.pieces()), check.rejected) == (0, points)
+        assert items(Signal.METRICS, REQUESTS[Signal.METRICS].FromString(found)) == points
+
+
 def scopes(signal: Signal, request: Any) -> list[Any]:
     """The items of each scope."""
     inner = {Signal.TRACES: "spans", Signal.LOGS: "log_records", Signal.METRICS: "metrics"}[signal]

@@ -61,6 +61,7 @@ class OtlpSettings(SettingsGroup):
 
     @model_validator(mode="after")
     def _limits_fit(self) -> OtlpSettings:
-        if 2 * max(self.request_bytes_max, self.body_bytes_max) > self.held_bytes_max:
-            raise ValueError("held_bytes_max must be at least twice request_bytes_max and body_bytes_max")
+        # a sender may have half of it, and a request is there twice while items that are too large are left out
+        if 4 * max(self.request_bytes_max, self.body_bytes_max) > self.held_bytes_max:
+            raise ValueError("held_bytes_max must be at least four times request_bytes_max and body_bytes_max")
         return self

@@ -12,10 +12,14 @@ from frazil.core.errors import EncodingRefused, InvalidInput, RequestTooLarge
 
 KNOWN = "gzip, zstd"
 AT_ONCE_BYTES = 256 * 1024
-"""So much is decompressed on the event loop; the rest of a larger body in a thread."""
+"""So much is decompressed on the event loop, of a body of that size; the rest, and larger bodies, in a thread."""
 _AT_ONCE_MAX = 2
 """Larger bodies that are decompressed at once: until it is done, their memory is beyond the budget."""
 _STEP_BYTES = 1024 * 1024
+MEMBERS_MAX = 1_024
+"""Of a body of gzip. Senders write one, or one for each 64 KiB; each takes time, even an empty one."""
+_WINDOW_BYTES = 64 * 1024
+"""What a member is given at once: the library copies what is left of it."""
 _GZIP_BITS = 31
 _GzipError: Any = isal_zlib.error
 _SETTING = "telemetry.otlp.request_bytes_max"
@@ -44,9 +48,10 @@ class Encodings:
             raise EncodingRefused("content-encoding", encoding, KNOWN)
         if not body:
             raise _invalid(encoding)
-        reader = make(body)
-        parts = [_read(reader, encoding, min(AT_ONCE_BYTES, self._size_max))]
-        if len(parts[0]) == AT_ONCE_BYTES:
+        reader, parts = make(body), list[bytes]()
+        if len(body) <= AT_ONCE_BYTES:
+            parts.append(_read(reader, encoding, min(AT_ONCE_BYTES, self._size_max)))
+        if not parts or len(parts[0]) == AT_ONCE_BYTES:
             async with self._turns:
                 await asyncio.to_thread(self._read_rest, reader, encoding, parts)
         elif len(parts[0]) == self._size_max:
@@ -54,7 +59,7 @@ class Encodings:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _read_rest(self, reader: _Reader, encoding: str, parts: list[bytes]) -> None:
-        size = len(parts[0])
+        size = sum(map(len, parts))
         while part := _read(reader, encoding, min(_STEP_BYTES, self._size_max + 1 - size)):
             size += len(part)
             if size > self._size_max:
@@ -81,24 +86,30 @@ class _Gzip:
     """One or several members of gzip."""
 
     def __init__(self, body: bytes) -> None:
-        self._left = body
+        self._body = memoryview(body)
+        self._at = 0
+        self._members = 1
         self._member: Any = isal_zlib.decompressobj(_GZIP_BITS)
 
     def read(self, size: int) -> bytes:
-        while True:
-            found: bytes = self._member.decompress(self._left, size)
-            if self._member.eof:
-                self._left = self._member.unused_data
-                if self._left:
-                    self._member = isal_zlib.decompressobj(_GZIP_BITS)
-            else:
-                self._left = self._member.unconsumed_tail
+        while not self._member.eof:
+            given = self._body[self._at : self._at + _WINDOW_BYTES]
+            found: bytes = self._member.decompress(given, size)
+            is_ended = self._member.eof
+            self._at += len(given) - len(self._member.unused_data if is_ended else self._member.unconsumed_tail)
+            if is_ended and self._at < len(self._body):
+                self._begin_member()
             if found:
                 return found
-            if not self._left:
-                if not self._member.eof:
-                    raise EOFError
-                return b""
+            if not given and not is_ended:
+                raise EOFError
+        return b""
+
+    def _begin_member(self) -> None:
+        self._members += 1
+        if self._members > MEMBERS_MAX:
+            raise InvalidInput(f"the body has more than {MEMBERS_MAX} members of gzip", field="content-encoding")
+        self._member = isal_zlib.decompressobj(_GZIP_BITS)
 
 
 def _zstd(body: bytes) -> _Reader:

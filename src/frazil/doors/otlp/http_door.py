@@ -25,7 +25,7 @@ from frazil.doors.http_callers import ANY_HOST, CallerRules
 from frazil.doors.http_identity import caller_of, peer_of
 from frazil.doors.otlp.encodings import KNOWN, Encodings
 from frazil.doors.otlp.headers import export_of, sender_of
-from frazil.doors.otlp.intake import OtlpIntake
+from frazil.doors.otlp.intake import REQUEST_SETTING, OtlpIntake
 from frazil.doors.otlp.statuses import OtlpStatus, StatusError, otlp_status
 from frazil.node.node import Node
 from frazil.node.request_ids import Receive, Scope, Send, current
@@ -36,7 +36,7 @@ PATHS = {f"/v1/{signal.value}": signal for signal in Signal}
 PROFILES = "/v1development/profiles"
 NO_PROFILES = "Frazil keeps traces, logs and metrics; leave profiles out of the exporter's pipeline"
 
-REQUEST_SETTING, BODY_SETTING = "telemetry.otlp.request_bytes_max", "telemetry.otlp.body_bytes_max"
+BODY_SETTING = "telemetry.otlp.body_bytes_max"
 TEMPORARY_REDIRECT, INTERNAL, NOT_IMPLEMENTED, UNAVAILABLE = 307, 500, 501, 503
 
 _HTTP = {"RESOURCE_EXHAUSTED": 429, "UNAVAILABLE": 503, "UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}
@@ -111,8 +111,8 @@ class HttpDoor:
         export = export_of("http", signal, who, given, has_certificate=has_certificate)
         self._intake.check(export)
         encoding = headers.get(b"content-encoding", b"").decode("latin-1").strip().lower()
-        body = await self._body(headers, sender_of(who, peer_of(scope)), receive)
-        content = await self._encodings.decoded(encoding, body)
+        sender = sender_of(who, peer_of(scope))
+        content = await self._encodings.decoded(encoding, await self._body(headers, sender, receive))
         if len(content) > self._settings.request_bytes_max:
             raise RequestTooLarge("the request has", "bytes", REQUEST_SETTING, self._settings.request_bytes_max)
         self._intake.budget.keep(len(content))
