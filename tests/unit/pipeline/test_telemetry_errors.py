@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import frazil
 from frazil.cli.main import app
 from frazil.core.clock import SystemClock
-from frazil.core.errors import InvalidInput, TopicNotFound
+from frazil.core.errors import InvalidInput, TableRefused, TopicNotFound
 from frazil.core.names import TopicName
 from frazil.core.settings import make_settings
 from frazil.lake.tables import undecoded
@@ -132,3 +132,20 @@ def test_a_topic_without_errors_of_telemetry_is_refused(world: World) -> None:
         TelemetryErrors(world.settings, TopicName.parse("/acme.default/orders"), lambda _: None)
     with pytest.raises(TopicNotFound):
         TelemetryErrors(world.settings, TopicName.parse("/acme.default/logs"), lambda _: None)
+
+
+def test_a_replay_leaves_no_table_of_a_tenant_that_is_deleted_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_rows, catalog = undecoded.UndecodedRequests.append, world.mover.catalog
+
+    def append_later(self: Any, *given: Any) -> int:
+        for table in catalog.list_tables("acme.default"):
+            catalog.purge_table(table)
+        catalog.drop_namespace("acme.default")
+        return append_rows(self, *given)
+
+    monkeypatch.setattr(undecoded.UndecodedRequests, "append", append_later)
+    with pytest.raises(TableRefused, match="no longer there"):
+        world.replay()
+    assert ("acme.default",) not in catalog.list_namespaces()

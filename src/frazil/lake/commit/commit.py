@@ -72,6 +72,7 @@ from frazil.lake.tables.token import (
     earlier_log,
     end_key,
     ends,
+    has_offsets,
     is_transformed,
     last_key,
     move_key,
@@ -273,14 +274,15 @@ def _judged(
     others: list[Moved] = []
     taken: set[int] = set()
     has_results = is_transformed(table) or any(move.transformed for move in moves)
+    doubles = has_offsets(table)
     for move in moves:
         token = read_token(table, move.log_id) or Token(0, "")
         if token.end == move.end and token.move_id == move_id:
             mine.append(move)
-        elif not move.transformed and (
-            has_results or move.partition in taken or earlier_log(table, move.log_id, move.partition)
-        ):
-            others.append(move)  # its rows would be taken for results, or its offsets be duplicated
+        elif has_results and not move.transformed:
+            others.append(move)  # its rows would be taken for results
+        elif doubles and (move.partition in taken or earlier_log(table, move.log_id, move.partition)):
+            others.append(move)  # its offsets would be duplicated
         elif token.end == move.start and token.move_id != move_id:
             still.append(move)
             taken.add(move.partition)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -104,12 +104,16 @@ def table_schema(columns: pa.Schema) -> Schema:
     return assign_fresh_schema_ids(schema_without_ids(columns))
 
 
-def ensure_table(catalog: Catalog, name: TableName, layout: TableLayout, location: str | None) -> Table:
-    """Return the table, created with its namespace if needed. On a race, one creates it and both get it."""
+def ensure_table(
+    catalog: Catalog, name: TableName, layout: TableLayout, location: str | None, creating: Callable[[], None]
+) -> Table:
+    """Return the table, created with its namespace if needed. On a race, one creates it and both get it.
+
+    `creating` is called before it is created."""
     try:
         return catalog.load_table(name.identifier)
     except NoSuchTableError:
-        pass
+        creating()
     schema = table_schema(layout.columns)
     spec, order = partition_spec(schema, layout.partitioning), sort_order(schema, layout.sorted_by)
     _ensure_namespace(catalog, name.namespace)

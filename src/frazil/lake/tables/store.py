@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -9,6 +10,7 @@ from uuid import UUID
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NamespaceNotEmptyError, NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
@@ -65,6 +67,7 @@ class TableStore:
         self._snapshots_max = snapshots_max
         self._expired: dict[TableName, ExpiredFiles] = {}
         self._sweeper = Sweeper(catalog)
+        self._created: set[TableName] = set()
 
     def ensure(self, name: TableName, stored: pa.Schema, partitioning: Partitioning | None = None) -> None:
         """Return the table with all current columns of the topic."""
@@ -169,6 +172,28 @@ class TableStore:
         known = {**self._catalog.properties, **(table.io.properties if table is not None else {})}
         return TableRefused(f"{name} cannot be written ({reason(error, known)})", table=str(name))
 
+    def take_created(self) -> set[TableName]:
+        """Return the tables that were created since the last call, or may have been."""
+        created, self._created = self._created, set()
+        return created
+
+    def remove_empty(self, name: TableName) -> None:
+        """Remove a table that never had a row, with its files, and its namespace if nothing else is in it."""
+        self.forget(name)
+        try:
+            with contextlib.suppress(NoSuchTableError):
+                table = self._catalog.load_table(name.identifier)
+                check_own(self._catalog, table)
+                if ends(table) or len(table.metadata.snapshots) > 1:
+                    return
+                self._catalog.purge_table(name.identifier)
+            with contextlib.suppress(NoSuchNamespaceError, NamespaceNotEmptyError):
+                self._catalog.drop_namespace((name.namespace,))
+        except FrazilError:
+            raise
+        except Exception as error:
+            raise lake_error(name, error, self._location(name) or "", self._catalog.properties) from error
+
     def remembers(self, name: TableName) -> bool:
         return name in self._tables
 
@@ -185,7 +210,8 @@ class TableStore:
         try:
             table = self._remembered(name)
             if table is None:
-                table = ensure_table(self._catalog, name, layout, self._location(name))
+                place = self._location(name)
+                table = ensure_table(self._catalog, name, layout, place, lambda: self._created.add(name))
                 self._renew_at_ms[name] = renew_at_ms(table.io.properties, self._catalog.properties, self._now_ms())
                 self._log_partitioning(name, table, layout.partitioning)
             check_own(self._catalog, table)

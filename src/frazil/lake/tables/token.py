@@ -172,11 +172,15 @@ def earlier_log(table: Table, log_id: str, partition: int) -> str | None:
     return others[0] if others else None
 
 
+def has_offsets(table: Table) -> bool:
+    """Whether rows have the offsets of a log: a statement's results have none, rows derived from requests have."""
+    return not is_transformed(table) or INDEX_COLUMN in table.schema().column_names
+
+
 def check_no_earlier_log(table: Table, log_id: str, partition: int) -> None:
-    """Raise `TableRefused` if the table has rows of another log in that partition. A statement's results have no
-    offsets; rows that were derived from requests have those of the log."""
+    """Raise `TableRefused` if the table has rows of another log in that partition."""
     earlier = earlier_log(table, log_id, partition)
-    if earlier is not None and (not is_transformed(table) or INDEX_COLUMN in table.schema().column_names):
+    if earlier is not None and has_offsets(table):
         name = ".".join(table.name())
         raise TableRefused(
             f"{name} holds the rows of an earlier topic of that name (log {earlier}, up to offset "

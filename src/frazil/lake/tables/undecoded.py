@@ -73,8 +73,7 @@ class UndecodedRequests:
 
         The table is created if needed. Whatever the answer to a commit is, the table is asked again.
         """
-        self._store.forget(name)
-        self._store.ensure_result(name, layout)
+        self._ensure(name, layout, log_id)
         for attempt in range(1, ATTEMPTS_MAX + 1):
             table = self._table(name, log_id)
             there = pa.array(sorted(_offsets_in(table, rows.column(OFFSET.name))), pa.int64())
@@ -82,9 +81,18 @@ class UndecodedRequests:
             if not missing.num_rows or self._commit(name, table, log_id, missing, written):
                 return int(missing.num_rows)
             self._wait(delay_seconds(attempt))
-            self._store.forget(name)
-            self._store.ensure_result(name, layout)
+            self._ensure(name, layout, log_id)
         raise LakeUnavailable("catalog", f"{name} was not committed in {ATTEMPTS_MAX} attempts")
+
+    def _ensure(self, name: TableName, layout: TableLayout, log_id: str) -> None:
+        """Create the table if needed, and remove it again if the topic's own table is gone: its tenant was deleted."""
+        self._store.forget(name)
+        self._store.ensure_result(name, layout)
+        if name in self._store.take_created():
+            own = load_derived(self._catalog, self._own, log_id, self.logs[log_id])
+            if own is None or log_id not in logs(own.table):
+                self._store.remove_empty(name)
+                raise TableRefused(f"{self._own} is no longer there", table=str(self._own))
 
     def _table(self, name: TableName, log_id: str) -> DerivedTable:
         found = load_derived(self._catalog, name, log_id, self.logs[log_id])

@@ -31,6 +31,7 @@ from frazil.lake.tables.store import TableStore
 from frazil.node.movers.log_source import LogSource
 from frazil.node.movers.tick_report import TickReport, TopicReport
 from frazil.pipeline.move.committing import CommitParts, TickCommits, is_old
+from frazil.pipeline.move.created_tables import CreatedTables, HasTenant
 from frazil.pipeline.move.isolation import run_apart
 from frazil.pipeline.move.jobs import JobRunner
 from frazil.pipeline.move.moved_topic import MovedTopic
@@ -73,6 +74,7 @@ class Mover:
         clock: Clock,
         wait: Callable[[float], None],
         topic_of: TopicOf | None = None,
+        has_tenant: HasTenant | None = None,
     ) -> None:
         self._settings = settings
         self._source = source
@@ -80,7 +82,9 @@ class Mover:
         self._jobs = jobs
         self._clock = clock
         self._wait = wait
-        self._topic_of = topic_of or TopicsOfSettings(settings, clock).of
+        rules = TopicsOfSettings(settings, clock)
+        self._topic_of = topic_of or rules.of
+        self._created_tables = CreatedTables(tables, source, has_tenant or rules.has_tenant)
         self._ages = RowAges(clock, append_time_reader(settings, lambda: (source.address, source.credentials)))
         self._failed: dict[str, _Failed] = {}
         self._columns: dict[tuple[Statement, bytes], pa.Schema] = {}
@@ -100,6 +104,8 @@ class Mover:
         waiting = [
             one for topic in topics.values() if (one := self._waiting(topic, report, all_of_it=all_of_it)) is not None
         ]
+        gone = self._created_tables.check(topics.values())
+        waiting = [one for one in waiting if topics[one.log_id].info.topic not in gone]
         plain = [one for one in waiting if topics[one.log_id].statement is None]
         tasks = plan(plain, self._clock.now_us(), tasks_max, all_of_it=all_of_it)
         own = [one for one in waiting if topics[one.log_id].statement is not None]
@@ -290,6 +296,8 @@ class Mover:
                 self._ends[log_id] |= {table: TableEnd(end, end) for table, end in made.items()}
             except Exception as error:  # noqa: BLE001 - an error of one table does not stop the others
                 self._fail(topic, report, self._tables.problem(topic.table, error))
+        gone = self._created_tables.check(topics.values())
+        again = {log_id: files for log_id, files in again.items() if topics[log_id].info.topic not in gone}
         wanted = [
             [_with_targets(one, again[one.source.log_id]) for one in task if one.source.log_id in again]
             for task in inputs

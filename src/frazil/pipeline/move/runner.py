@@ -7,6 +7,7 @@ started twice in one process; the parent process restarts the mover.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import re
@@ -216,8 +217,9 @@ def open_runner(
                     )
                     jobs = SparkJobs(session, settings)
                     read_tenants = source.tenants if isinstance(source, RemoteOwner) else None
-                    topic_of = TopicsOfSettings(settings, clock, read_tenants).of
-                    mover = Mover(settings, source, tables, jobs, clock, lambda seconds: _wait(stop, seconds), topic_of)
+                    rules = TopicsOfSettings(settings, clock, read_tenants)
+                    waits = functools.partial(_wait, stop)
+                    mover = Mover(settings, source, tables, jobs, clock, waits, rules.of, rules.has_tenant)
                     with _kept(settings, maintain, clock, leadership, status):
                         yield Runner(settings, source, mover, jobs, status, leadership)
             except BaseException as error:

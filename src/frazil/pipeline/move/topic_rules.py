@@ -19,6 +19,7 @@ from frazil.core.settings import Settings
 from frazil.core.settings.topics import topic_rules
 from frazil.log.info import LogInfo
 from frazil.node.telemetry.opening import read_tenants
+from frazil.node.telemetry.scopes import tenant_of_namespace
 from frazil.node.telemetry.tenants import Tenant
 from frazil.pipeline.move.moved_topic import MovedTopic
 from frazil.pipeline.move.telemetry_tables import TelemetryTables
@@ -58,6 +59,15 @@ class TenantRecords:
             raise self._error
         return self._known.get(tenant_of(namespace), _NO_TENANT)
 
+    def now(self) -> Mapping[str, Tenant]:
+        """Read the records again."""
+        self._read_us = self._clock.monotonic_us()
+        self._refresh()
+        if self._error is not None or self._known is None:
+            assert self._error is not None
+            raise self._error
+        return self._known
+
     def _refresh(self) -> None:
         try:
             self._known, self._error = self._read(), None
@@ -96,6 +106,12 @@ class TopicsOfSettings:
         rules = topic_rules(self._settings.topics, writer, info.topic)
         tables = TelemetryTables(signal, namespace, lifted_of(tenant), rules.partitioning)
         return replace(MovedTopic(info, rules, tables), group=tenant_of(namespace), error=error)
+
+    def has_tenant(self, namespace: str) -> bool:
+        """Whether the tenant that owns a namespace is there now, and nobody deletes it; true if none can own it."""
+        owner = tenant_of_namespace(namespace)
+        known = None if owner is None else self._tenants.now().get(owner)
+        return owner is None or (known is not None and known.deleting_us is None)
 
 
 @functools.lru_cache(maxsize=16_384)

@@ -1,0 +1,61 @@
+"""Tables that the mover has created: removed again if the tenant that they were created for was deleted meanwhile.
+
+The deletion of a tenant deletes its topics, then its tables, and proves that nothing is left. A mover that listed the
+topics before may create a table after that proof. So whoever creates a table asks for the topic again, after it: either
+the deletion has seen the table, or the mover sees that the topic is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from frazil.core.errors import FrazilError
+from frazil.core.names import TopicName
+from frazil.lake.tables.schema import TableName
+from frazil.lake.tables.store import TableStore
+from frazil.node.movers.log_source import LogSource
+from frazil.pipeline.move.moved_topic import MovedTopic
+
+HasTenant = Callable[[str], bool]
+"""Whether the tenant that owns a namespace is there, and nobody deletes it; true for a namespace of no tenant."""
+
+_log = logging.getLogger("frazil.pipeline")
+
+
+class CreatedTables:
+    def __init__(self, tables: TableStore, source: LogSource, has_tenant: HasTenant) -> None:
+        self._tables = tables
+        self._source = source
+        self._has_tenant = has_tenant
+        self._unchecked: dict[TableName, TopicName] = {}
+        """Of tables that were created, and maybe are to be removed: the topic of each."""
+
+    def check(self, topics: Iterable[MovedTopic]) -> set[TopicName]:
+        """Check what was created for one of these topics, and return those whose tenants are gone.
+
+        What cannot be asked or removed now is left to the next call. A topic that another broker owns by now is there.
+        """
+        created = self._tables.take_created()
+        if created:
+            owners = {table: topic.info.topic for topic in topics for table in topic.tables}
+            self._unchecked |= {table: owners[table] for table in created if table in owners}
+        if not self._unchecked:
+            return set()
+        there = {info.topic for info in self._source.logs()}
+        gone = {topic for topic in self._unchecked.values() if topic not in there and not self._is_kept(topic)}
+        for table, topic in list(self._unchecked.items()):
+            if topic not in gone or self._removed(table, topic):
+                del self._unchecked[table]
+        return gone
+
+    def _is_kept(self, topic: TopicName) -> bool:
+        return self._has_tenant(topic.namespace)
+
+    def _removed(self, table: TableName, topic: TopicName) -> bool:
+        try:
+            self._tables.remove_empty(table)
+        except FrazilError as error:
+            _log.warning("%s was created for %s, which is deleted, and is removed later: %s", table, topic, error)
+            return False
+        return True
