@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -78,7 +79,7 @@ class TenantAdmin:
         tenant = Tenant(name, self._clock.now_us()).with_settings(given)
         self._directory.create(tenant)
         self._changed(_shown(name), f"made with {_settings(given)}")
-        key = None if self._grants is None or not with_key else self._new_key(self._grants, name)
+        key = None if self._grants is None or not with_key else self._new_key(self._grants, tenant)
         return {**self._described(tenant), "key": key}
 
     def change(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,7 +100,8 @@ class TenantAdmin:
         check_name(name, "tenant")
         if self._grants is None:
             raise SecurityOff
-        if self._directory.read(name).deleting_us is not None:
+        tenant = self._directory.read(name)
+        if tenant.deleting_us is not None:
             raise TenantNotFound(name)
         keys = keys_of(self._grants.directory, name)
         if key_id is not None and key_id not in keys:
@@ -107,7 +109,7 @@ class TenantAdmin:
         if key_id is None and len(keys) > 1:
             raise InvalidInput(f"key_id: {name} has {len(keys)} keys; name one of {', '.join(keys)}", field="key_id")
         if not keys:
-            return {"tenant": name, **self._new_key(self._grants, name)}
+            return {"tenant": name, **self._new_key(self._grants, tenant)}
         record, key = self._grants.keys.rotate(key_id or keys[0], overlap_ms)
         return {"tenant": name, **record.as_dict(), "key": key}
 
@@ -122,9 +124,15 @@ class TenantAdmin:
         self._changed(_shown(name), f"deleted with {counts}{'' if report['done'] else '; more is left'}")
         return report
 
-    def _new_key(self, grants: Grants, name: str) -> dict[str, Any]:
-        record, key = grants.keys.create(f"tenant {name}", "")
-        grants.bindings.add(record.principal, TENANT, scope_of(name))
+    def _new_key(self, grants: Grants, tenant: Tenant) -> dict[str, Any]:
+        """Return a new key. A deletion that began meanwhile may have looked for keys before this one was there: then it
+        is revoked again, or it would have rights in the next tenant of this name."""
+        record, key = grants.keys.create(f"tenant {tenant.name}", "")
+        grants.bindings.add(record.principal, TENANT, scope_of(tenant.name))
+        if not self._directory.is_there(tenant):
+            with contextlib.suppress(GrantNotFound):
+                grants.keys.revoke(record.id)
+            raise TenantNotFound(tenant.name)
         return {**record.as_dict(), "key": key}
 
     def _described(self, tenant: Tenant) -> dict[str, Any]:

@@ -45,17 +45,7 @@ async def create_topic(
             await node.create_topic(who, topic, schema=schema, retention=None if tenant is None else tenant.retention)
         except TopicExists:
             return
-    if tenant is not None and not await asyncio.to_thread(_is_there, node, tenant):
+    if parts is not None and tenant is not None and not await asyncio.to_thread(parts.directory.is_there, tenant):
         with contextlib.suppress(FrazilError):  # the deletion has seen it
             await node.topics(LOCAL).run(node.topics(LOCAL).delete, topic, force=True)
         raise TenantNotFound(place.tenant)
-
-
-def _is_there(node: Node, tenant: Tenant) -> bool:
-    """Whether the metadata store has the same tenant, and nobody deletes it."""
-    assert node.tenant_parts is not None
-    try:
-        now = node.tenant_parts.directory.read(tenant.name)
-    except TenantNotFound:
-        return False
-    return now.deleting_us is None and now.created_us == tenant.created_us

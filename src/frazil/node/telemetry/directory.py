@@ -60,6 +60,14 @@ class TenantDirectory:
             raise TenantNotFound(name)
         return Tenant.decode(name, entry.value)
 
+    def is_there(self, tenant: Tenant) -> bool:
+        """Whether the same tenant is stored now, and nobody deletes it."""
+        try:
+            now = self.read(tenant.name)
+        except TenantNotFound:
+            return False
+        return now.deleting_us is None and now.created_us == tenant.created_us
+
     # --- changes
 
     def create(self, tenant: Tenant) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from frazil.core.backoff import backoff, jittered
-from frazil.core.errors import FrazilError, TopicNotFound
+from frazil.core.errors import FrazilError, TenantNotFound, TopicNotFound
 from frazil.core.names import TopicName
 from frazil.core.settings import RetentionSettings
 from frazil.node.telemetry.deletion.deletion import OwnTopics, TenantDeletion
@@ -93,7 +93,10 @@ class TenantFollower:
     def _apply(self, tenant: Tenant) -> bool:
         assert self._deletion is not None
         if tenant.deleting_us is not None:  # a server that is alone deletes them in the call
-            return not self._is_clustered() or self._deletion.delete_own_topics(tenant.name)
+            try:
+                return not self._is_clustered() or self._deletion.delete_own_topics(tenant)
+            except TenantNotFound:  # it has ended, and the name may be another tenant's by now
+                return True
         for name in self._topics.names():
             if is_of(tenant.name, name) and name.topic in tuple(Signal):
                 self._keep(name, tenant.retention)

@@ -45,9 +45,11 @@ class Charge(Protocol):
 class _TenantUse:
     """What one tenant uses now. Its buckets follow its limits."""
 
-    __slots__ = ("_rates", "added", "buckets", "measured", "measured_us", "streams", "waiting")
+    __slots__ = ("_rates", "added", "buckets", "created_us", "measured", "measured_us", "streams", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, created_us: int) -> None:
+        self.created_us = created_us
+        """Of the tenant: the next one of its name begins anew."""
         self._rates: dict[str, int] = {}
         self.buckets: dict[str, Bucket] = {}
         self.streams = 0
@@ -180,13 +182,15 @@ class TenantQuotas:
                 use.streams -= 1
 
     def _use(self, tenant: str) -> _TenantUse:
+        known = self._directory.get(tenant)
+        created_us = 0 if known is None else known.created_us
         with self._guard:
             found = self._uses.get(tenant)
-            if found is None:
+            if found is None or found.created_us != created_us:
                 if len(self._uses) >= TRACKED_MAX:  # of tenants that are gone: there are not so many at once
                     idle = next((name for name, use in self._uses.items() if use.streams == 0), None)
                     self._uses.pop(idle or "", None)
-                found = self._uses[tenant] = _TenantUse()
+                found = self._uses[tenant] = _TenantUse(created_us)
             return found
 
     def _measure_soon(self, tenant: str, use: _TenantUse) -> None:

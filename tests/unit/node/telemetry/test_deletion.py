@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from frazil.lake.catalogs.opening import open_catalog
 from frazil.lake.maintenance.table_purge import TablePurge
 from frazil.meta.opening import open_meta
 from frazil.meta.store import MetaStore
+from frazil.node.access.grants import KeyAdmin
 from frazil.node.node import Node
 from frazil.node.telemetry.deletion import deletion as deleting
 from frazil.node.telemetry.deletion.deletion import TenantDeletion
@@ -359,3 +361,74 @@ def test_a_tenant_of_a_folder_without_a_server_is_deleted(tmp_path: Path) -> Non
     assert keys(settings, "acme") == []
     assert files(settings, "acme") == []
     assert files(settings, "bank") == kept
+
+
+def test_a_deletion_that_another_call_has_ended_leaves_the_next_tenant_of_the_name_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two calls at once: the other one ends, and a sender creates the tenant again, while this one goes on."""
+    actual = TenantDeletion._delete_topic
+
+    @run
+    async def test(folder: Path) -> None:
+        settings, loop = settings_of(folder), asyncio.get_running_loop()
+        async with started(settings) as node:
+            await with_tables(folder, node)
+
+            async def again() -> None:
+                for dataset in ("default", "eu"):
+                    for signal in Signal:
+                        await node.telemetry(ANONYMOUS).export(
+                            ANONYMOUS, TenantPlace("acme", dataset), signal, request(signal, 7), 1
+                        )
+                await asyncio.to_thread(move_all, node)
+
+            def delete_topic(*given: Any) -> bool:
+                is_gone = actual(*given)
+                monkeypatch.setattr(TenantDeletion, "_delete_topic", actual)
+                assert admin(node).delete("acme")["done"]
+                asyncio.run_coroutine_threadsafe(again(), loop).result()
+                return is_gone
+
+            monkeypatch.setattr(TenantDeletion, "_delete_topic", delete_topic)
+            with pytest.raises(TenantNotFound):
+                await delete(node, "acme")
+            assert {str(one) for one in node.topic_names(LOCAL) if "acme" in str(one)} == {
+                f"/{namespace}/{signal}" for namespace in ACME for signal in Signal
+            }
+            for namespace in ACME:
+                for table in ("traces", "logs"):
+                    assert len(open_catalog(settings).load_table((namespace, table)).scan().to_arrow()) == 1
+            assert (await delete(node, "acme"))["done"]
+            assert keys(settings, "acme") == []
+
+    test(tmp_path)
+
+
+@pytest.mark.parametrize("rotates", [False, True])
+def test_no_key_outlives_the_tenant_that_is_deleted_while_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rotates: bool
+) -> None:
+    """It would have the rights of a key of the next tenant of that name."""
+    actual = KeyAdmin.create
+
+    @run
+    async def test(folder: Path) -> None:
+        settings = settings_of(folder, secured=True)
+        async with started(settings) as node:
+
+            def made(*given: Any) -> Any:
+                found = actual(*given)
+                monkeypatch.setattr(KeyAdmin, "create", actual)
+                assert admin(node).delete("acme")["done"]
+                return found
+
+            if rotates:
+                await asyncio.to_thread(admin(node).create, "acme", {}, with_key=False)
+            monkeypatch.setattr(KeyAdmin, "create", made)
+            make = admin(node).rotate_key if rotates else partial(admin(node).create, given={})
+            with pytest.raises(TenantNotFound):
+                await asyncio.to_thread(make, "acme")
+            assert keys(settings, "acme") == []
+
+    test(tmp_path)

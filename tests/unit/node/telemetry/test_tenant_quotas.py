@@ -164,3 +164,15 @@ def _row():  # type: ignore[no-untyped-def]
     from frazil.node.telemetry.publishing import request_batch
 
     return request_batch(Signal.LOGS, b"x", 1)
+
+
+@run
+async def test_the_next_tenant_of_a_name_begins_anew(folder: Path) -> None:
+    async with started(settings_of(folder)) as node:
+        telemetry = node.telemetry(ANONYMOUS)
+        for _ in range(2):
+            await create(node, "acme", stored_bytes=1)
+            await telemetry.export(ANONYMOUS, ACME, Signal.LOGS, b"x", 1)
+            with pytest.raises(QuotaExceeded):
+                await telemetry.export(ANONYMOUS, ACME, Signal.LOGS, b"x", 1)
+            assert (await asyncio.to_thread(admin(node).delete, "acme", force=True))["done"]

@@ -10,6 +10,9 @@
     8. forget      the notes and the record of the tenant
 
 What is deleted is noted before, so a deletion that was interrupted goes on when it is asked for again.
+
+Several calls, and several brokers, may delete a tenant at once, and one of them is the first that sees it end. Then the
+name may be used again: each of the others looks, before every step, whether the tenant is still the one to delete.
 """
 
 from __future__ import annotations
@@ -21,16 +24,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from frazil.broker.store.records import users_of
 from frazil.core.clock import Clock
-from frazil.core.errors import FrazilError, NotOwner, TenantInUse, TopicNotFound
+from frazil.core.errors import FrazilError, NotOwner, TenantInUse, TenantNotFound, TopicNotFound
 from frazil.core.extras import needs
 from frazil.core.names import TopicName
 from frazil.core.settings import Settings
+from frazil.meta.store import KeyAt
 from frazil.node.access.directory import AccessDirectory
 from frazil.node.telemetry.deletion.grants import delete_grants, grants_left
 from frazil.node.telemetry.deletion.notes import DeletionNotes
 from frazil.node.telemetry.deletion.records import records_of, records_of_logs, removable
 from frazil.node.telemetry.directory import TenantDirectory
 from frazil.node.telemetry.scopes import is_of
+from frazil.node.telemetry.tenants import Tenant, tenant_key
 
 if TYPE_CHECKING:
     from frazil.lake.maintenance.table_purge import TablePurge
@@ -93,26 +98,42 @@ class TenantDeletion:
                 self._check_unused(tenant)
             if purge is not None:
                 purge.plan(_in(tenant), TABLES)
-        self._directory.begin_deletion(tenant, self._clock.now_us())
+        marked = self._directory.begin_deletion(tenant, self._clock.now_us())
         notes, until_us = DeletionNotes(self._store, tenant), self._clock.monotonic_us() + int(seconds_max * 1_000_000)
         while True:
-            self._round(tenant, notes, purge)
+            self._round(marked, notes, purge)
             left = self._left(tenant, notes, purge)
             if not left or self._clock.monotonic_us() >= until_us:
                 break
             self._pause.wait(_PAUSE_S)
         report = {"tenant": tenant, "done": not left, **_deleted(notes), "left": left[:LEFT_SHOWN_MAX]}
         if not left:
-            notes.remove_all()
+            if not notes.remove_all(self._must_be(marked)):
+                raise TenantNotFound(tenant)  # another call was faster
             self._directory.forget(tenant)
         return report
 
-    def delete_own_topics(self, tenant: str) -> bool:
-        """Delete the topics of a tenant that this process owns; returns whether all of them are gone."""
-        notes, left = DeletionNotes(self._store, tenant), False
+    def delete_own_topics(self, marked: Tenant) -> bool:
+        """Delete the topics of a tenant that this process owns; returns whether all of them are gone.
+
+        `marked` is its record, as it was marked. Raises `TenantNotFound` once its deletion has ended.
+        """
+        tenant, left = marked.name, False
+        notes = DeletionNotes(self._store, tenant)
         for name in [one for one in self._topics.own.names() if is_of(tenant, one)]:
+            self._must_be(marked)
             left = not self._delete_topic(notes, name) or left
         return not left
+
+    def _must_be(self, marked: Tenant) -> KeyAt:
+        """Return where the record of the tenant is; raises `TenantNotFound` if it is gone, or that of another tenant
+        of this name."""
+        key = tenant_key(marked.name)
+        entry = self._store.get(key)
+        now = None if entry is None else Tenant.decode(marked.name, entry.value)
+        if entry is None or now is None or (now.created_us, now.deleting_us) != (marked.created_us, marked.deleting_us):
+            raise TenantNotFound(marked.name)
+        return KeyAt(key, entry.revision)
 
     # --- before
 
@@ -133,14 +154,16 @@ class TenantDeletion:
 
     # --- one round
 
-    def _round(self, tenant: str, notes: DeletionNotes, purge: TablePurge | None) -> None:
+    def _round(self, marked: Tenant, notes: DeletionNotes, purge: TablePurge | None) -> None:
+        tenant = marked.name
+        self._must_be(marked)
         delete_grants(AccessDirectory(self._store, follows=False), self._clock, tenant, notes)
-        self.delete_own_topics(tenant)
+        self.delete_own_topics(marked)
         if purge is not None and not self._topics.of(tenant):  # else the mover makes them again
-            self._purge_tables(tenant, notes, purge)
+            self._purge_tables(marked, notes, purge)
         keys = removable(self._store, tenant)
         if keys:
-            self._store.delete_all(keys)
+            self._store.delete_all(keys, only_at=self._must_be(marked))
 
     def _delete_topic(self, notes: DeletionNotes, name: TopicName) -> bool:
         topics = self._topics.own
@@ -157,15 +180,16 @@ class TenantDeletion:
             pass  # the base of partitions that are gone by now, or deleted by another call
         return True
 
-    def _purge_tables(self, tenant: str, notes: DeletionNotes, purge: TablePurge) -> None:
+    def _purge_tables(self, marked: Tenant, notes: DeletionNotes, purge: TablePurge) -> None:
         from frazil.lake.maintenance.table_purge import PlannedPurge
         from frazil.lake.tables.schema import TableName
 
-        for planned in purge.plan(_in(tenant), TABLES):
+        for planned in purge.plan(_in(marked.name), TABLES):
             notes.table(*planned.table.identifier, planned.location)
         namespaces = set()
         for name, note in notes.tables().items():
             table = TableName(*name.split("/"))
+            self._must_be(marked)
             gone = purge.purge(PlannedPurge(table, note["location"]))
             if gone.files:
                 notes.purged(*table.identifier, note["location"], gone.files, gone.bytes)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from frazil.core.names import TopicName
-from frazil.meta.store import ABSENT, MetaStore
+from frazil.meta.store import ABSENT, KeyAt, MetaStore
 from frazil.node.telemetry.tenants import DELETING, tenant_key
 
 
@@ -58,9 +58,10 @@ class DeletionNotes:
     def bindings(self) -> dict[str, dict[str, Any]]:
         return self._all("bindings")
 
-    def remove_all(self) -> None:
-        """Remove the notes and the record of the tenant: nothing of it is left."""
-        self._store.delete_all([tenant_key(self._tenant)], [self._prefix])
+    def remove_all(self, only_at: KeyAt) -> bool:
+        """Remove the notes and the record of the tenant: nothing of it is left. Returns False if the record has
+        changed."""
+        return self._store.delete_all([tenant_key(self._tenant)], [self._prefix], only_at=only_at)
 
     def _note(self, name: str, value: Mapping[str, Any]) -> None:
         """A note that exists is kept: it was made before anything was deleted."""
