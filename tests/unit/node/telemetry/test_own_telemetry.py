@@ -28,6 +28,7 @@ from frazil.node.access.portable import grants_to_json
 from frazil.node.access.roles import BUILT_IN, RoleGrant, decide, made_role
 from frazil.node.node import Node, open_node
 from frazil.node.query.readable import readable
+from frazil.node.telemetry.own import exporter
 from frazil.node.telemetry.own.handler import TENANT, OwnLogHandler
 from frazil.node.telemetry.own.queues import FULL, OwnCounts, OwnQueue
 from frazil.node.telemetry.places import TenantPlace
@@ -169,6 +170,58 @@ def test_refused_requests_are_dropped_and_counted(tmp_path: Path, monkeypatch: p
             await until(lambda: bool(own.counts.read()[1]))
             _, dropped = own.counts.read()
             assert dropped[Signal.TRACES, "overloaded"] == 7
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+
+
+def test_what_is_being_appended_when_the_process_stops_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with started(tmp_path) as node:
+            telemetry, own, begun, goes_on = node.telemetry(LOCAL), node.own_telemetry, asyncio.Event(), asyncio.Event()
+            export = telemetry.export
+
+            async def slow(*given: Any) -> int:
+                begun.set()
+                await goes_on.wait()
+                return await export(*given)
+
+            monkeypatch.setattr(telemetry, "export", slow)
+            _log.info("the last one")
+            assert own is not None
+            for number in range(3):
+                own.put_spans(b"", number)
+            await asyncio.wait_for(begun.wait(), 30)
+            asyncio.get_running_loop().call_later(0.5, goes_on.set)  # the process stops meanwhile
+        stored_items, dropped = own.counts.read()
+        assert stored_items[Signal.TRACES] == 3
+        assert dropped == {}
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+    assert "the last one" in [row["body"] for row in stored(tmp_path, Signal.LOGS, "logs")]
+
+
+def test_what_cannot_be_stored_before_the_process_stops_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporter, "STOP_SECONDS_MAX", 0.1)
+
+    async def work() -> None:
+        async with started(tmp_path) as node:
+            own, begun = node.own_telemetry, asyncio.Event()
+            assert own is not None
+
+            async def hangs(*_: Any) -> int:
+                begun.set()
+                await asyncio.Event().wait()
+                raise AssertionError
+
+            monkeypatch.setattr(node.telemetry(LOCAL), "export", hangs)
+            for spans in (5, 7):
+                own.put_spans(b"", spans)
+            await asyncio.wait_for(begun.wait(), 30)
+        assert own.counts.read()[1][Signal.TRACES, exporter.STOPPED] == 12
 
     asyncio.run(asyncio.wait_for(work(), 60))
 

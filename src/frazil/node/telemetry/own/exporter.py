@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import frazil
@@ -36,6 +36,8 @@ STOP_SECONDS_MAX = 5.0
 LOGS_BYTES_MAX, SPANS_BYTES_MAX = 8 << 20, 8 << 20
 RECORDS_MAX, REQUESTS_MAX = 1_000, 64
 """Log records of a request, and requests of spans that are appended in one turn."""
+STOPPED = "stopped"
+"""Why items are dropped that were not stored in time when the process stopped; those on their way may be stored."""
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9_-]")
 
 _log = logging.getLogger("frazil.telemetry")
@@ -86,30 +88,30 @@ class OwnTelemetry:
             "frazil.broker_id": broker,
         }
         logging.getLogger().addHandler(self.handler)
-        task = asyncio.create_task(self._run(), name="frazil's own telemetry")
+        ending = asyncio.Event()
+        task = asyncio.create_task(self._run(ending), name="frazil's own telemetry")
         try:
             yield
         finally:
             logging.getLogger().removeHandler(self.handler)
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-            await self._finish()
+            ending.set()
+            await self._finish(task)
 
-    async def _run(self) -> None:
+    async def _run(self, ending: asyncio.Event) -> None:
+        """A turn that has begun is ended: nobody else has what it took from the queues."""
         exporting.set(True)
         await self._prepare()
-        while True:
-            await asyncio.sleep(FLUSH_SECONDS)
+        while not await _is_set_within(ending, FLUSH_SECONDS):
             await self._turn()
             if self._clock.monotonic_us() - self._measured_us >= self._interval_us:
                 self._measured_us = self._clock.monotonic_us()
                 await self._measure()
 
-    async def _finish(self) -> None:
+    async def _finish(self, task: asyncio.Task[None]) -> None:
         token = exporting.set(True)
         try:
             async with asyncio.timeout(STOP_SECONDS_MAX):
+                await task
                 await asyncio.to_thread(self.flush_spans)
                 await self._measure()
                 while await self._turn():
@@ -118,16 +120,22 @@ class OwnTelemetry:
             _log.warning("the last log records, metrics and spans of this process were not stored in time")
         finally:
             exporting.reset(token)
+            self._records.drop(STOPPED)
+            self._spans.drop(STOPPED)
 
     async def _turn(self) -> bool:
         """Append what waits, as one request of log records and some of spans; whether there was any."""
-        records, spans = self._records.take(RECORDS_MAX), self._spans.take(REQUESTS_MAX)
+        records = self._records.take(RECORDS_MAX)
         if records:
-            request = await asyncio.to_thread(log_request, records, self._resource, frazil.__version__)
-            await self._export(Signal.LOGS, request, len(records))
-        for one in spans:
-            await self._export(Signal.TRACES, one.request, one.spans)
-        return bool(records or spans)
+            with self._counted(Signal.LOGS, len(records)):
+                request = await asyncio.to_thread(log_request, records, self._resource, frazil.__version__)
+                await self._export(Signal.LOGS, request, len(records))
+        for number in range(REQUESTS_MAX):
+            if not (taken := self._spans.take(1)):
+                return bool(records or number)
+            with self._counted(Signal.TRACES, taken[0].spans):
+                await self._export(Signal.TRACES, taken[0].request, taken[0].spans)
+        return True
 
     async def _measure(self) -> None:
         collect = self.collect
@@ -140,23 +148,32 @@ class OwnTelemetry:
 
         request, points = await asyncio.to_thread(measured)
         if points:
-            await self._export(Signal.METRICS, request, points)
+            with self._counted(Signal.METRICS, points):
+                await self._export(Signal.METRICS, request, points)
 
-    async def _export(self, signal: Signal, request: bytes, items: int) -> None:
-        assert self._node is not None
+    @contextlib.contextmanager
+    def _counted(self, signal: Signal, items: int) -> Iterator[None]:
+        """Count items that were taken, as stored or as dropped."""
         try:
-            async with asyncio.timeout(EXPORT_SECONDS_MAX):
-                try:
-                    await self._node.telemetry(LOCAL).export(LOCAL, self._place, signal, request, items)
-                except TenantNotFound:  # it was deleted
-                    await self._prepare()
-                    await self._node.telemetry(LOCAL).export(LOCAL, self._place, signal, request, items)
+            yield
         except FrazilError as error:
             self.counts.dropped(signal, error.code, items)
         except TimeoutError:
             self.counts.dropped(signal, "timeout", items)
+        except asyncio.CancelledError:
+            self.counts.dropped(signal, STOPPED, items)
+            raise
         else:
             self.counts.stored(signal, items)
+
+    async def _export(self, signal: Signal, request: bytes, items: int) -> None:
+        assert self._node is not None
+        async with asyncio.timeout(EXPORT_SECONDS_MAX):
+            try:
+                await self._node.telemetry(LOCAL).export(LOCAL, self._place, signal, request, items)
+            except TenantNotFound:  # it was deleted
+                await self._prepare()
+                await self._node.telemetry(LOCAL).export(LOCAL, self._place, signal, request, items)
 
     async def _prepare(self) -> None:
         """Create the tenant and its dataset: nobody else may."""
@@ -167,3 +184,11 @@ class OwnTelemetry:
             await asyncio.to_thread(parts.directory.add_dataset, *self._place, settings.limits, self._clock.now_us())
         except FrazilError as error:
             _log.warning("the tenant %s cannot be created: %s", TENANT, error)
+
+
+async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event for a limited time; whether it is set."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()

@@ -63,3 +63,12 @@ class OwnQueue(Generic[Item]):
                 self._bytes -= size_bytes
                 found.append(item)
         return found
+
+    def drop(self, reason: str) -> None:
+        """Drop all that waits, and count it."""
+        with self._guard:
+            count = sum(each for _, _, each in self._waiting)
+            self._waiting.clear()
+            self._bytes = 0
+        if count:
+            self._counts.dropped(self._signal, reason, count)
