@@ -13,6 +13,7 @@ import pytest
 
 import frazil
 from frazil.core.clock import SystemClock
+from frazil.core.errors import TableRefused
 from frazil.core.names import TopicName
 from frazil.core.settings import make_settings
 from frazil.lake.tables import written
@@ -220,3 +221,14 @@ def test_a_table_without_the_record_is_compared_in_the_columns_that_are_never_li
     assert lifted.problems() == []
     lifted.change("span_name", 2, "other")
     assert lifted.problems() == [("changed", 2, 3)]
+
+
+def test_a_column_that_another_engine_dropped_is_found_and_not_read_as_nulls(lifted: World) -> None:
+    with lifted.catalog.load_table(("acme.default", "traces")).update_schema() as update:
+        update.delete_column("route")  # its attribute is in the maps too, and is lifted no more
+    assert lifted.problems() == []
+    with lifted.catalog.load_table(("acme.default", "traces")).update_schema() as update:
+        update.delete_column("span_kind")
+    assert lifted.problems() == [("changed", 0, 4)]
+    with pytest.raises(TableRefused, match="column span_kind was dropped"):
+        lifted.ask("select count(*) from acme.default.traces")

@@ -71,6 +71,8 @@ class RequestTopic:
             raise DerivedTableBehind(str(info.topic), str(name), str(self.own), token, recorded)
         end = max(end, token)
         if table is not None:
+            if info.log_id in table.held.by_log:
+                table.columns.check(tables_of(signal)[name.table].names)
             columns = table.columns.in_table_names(columns)
 
         def converted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

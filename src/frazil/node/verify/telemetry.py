@@ -84,6 +84,12 @@ class TelemetryCheck:
             if has < end:
                 why = f"{name} was dropped, replaced or rolled back"
                 self._found.problems.append(Problem("missing", OffsetRange(has, end), why))
+        for name, columns in self._columns.items():
+            for column, start in columns.dropped.items():
+                why = f"the column {column} was dropped from {name}, and its values with it"
+                self._found.problems.append(
+                    Problem("changed", OffsetRange(start, max(start + 1, self._end(name))), why)
+                )
 
     def _end(self, name: str) -> int:
         """Up to where a table has all its rows."""

@@ -7,7 +7,7 @@ were not written are null, and a value in one of them is a change as any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -39,6 +39,8 @@ class WrittenColumns:
         there = fields.keys() if table is None else {*table.columns()}
         self._fields = [field for name, field in fields.items() if name in there and name != INDEX]
         self._fields.append(known.field(INDEX))
+        self.dropped = {} if table is None else _dropped(known, self._written, {*there})
+        """Columns that rows were written with and that the table has no more, and from which offset on."""
         self._unrecorded = Writing(tuple(known.names), is_whole=False)
         starts_at_0 = bool(self._written.moves) and self._written.moves[0][0] == 0
         self._is_all_known = starts_at_0 and all(writing.is_whole for writing in recorded)
@@ -75,6 +77,15 @@ class WrittenColumns:
         for writing, places in grouped(self.writings(offsets, is_replayed(offsets))):
             part = rows.take(pa.array(places))
             yield part if writing.is_whole else self.expected(part, writing)
+
+
+def _dropped(known: pa.Schema, written: Writings, there: Collection[str]) -> dict[str, int]:
+    """Leave out lifted attributes: they are in the maps too."""
+    writings = [*written.moves, *((start, writing) for start, _, writing in written.replays)]
+    found: dict[str, int] = {}
+    for start, writing in sorted(writings, key=lambda one: one[0], reverse=True):
+        found |= {name: start for name in writing.columns if name in known.names and name not in there}
+    return found
 
 
 def lifted_of(writing: Writing) -> tuple[Lifted, ...]:
