@@ -40,7 +40,7 @@ from frazil.lake.read.offset_files import (
     plan_times,
 )
 from frazil.lake.tables.field_ids import named
-from frazil.lake.tables.schema import table_of
+from frazil.lake.tables.schema import TableName, table_of
 from frazil.lake.tables.token import (
     check_handed_over,
     end_before_log,
@@ -168,6 +168,15 @@ class TableHistory:
         token = read_token(table, self._log_id) if table is not None and is_transformed(table) else None
         return 0 if token is None else token.end
 
+    def furthest_end(self, others: Collection[str] = ()) -> int:
+        """Return the furthest end of the log in its table, or in one of those beside it; 0 if none has any of it.
+
+        After a crash of the mover a table of derived rows may be ahead of the topic's own.
+        """
+        tables = [self._load(), *(self._load(TableName(self.name.namespace, one)) for one in others)]
+        tokens = [read_token(table, self._log_id) for table in tables if table is not None]
+        return max((token.end for token in tokens if token is not None), default=0)
+
     def derived(self, others: list[str]) -> DerivedTables:
         """Load the topic's table and those beside it that exist, if their rows are derived from the topic's."""
         return derived_tables(self._catalog, self.name, self._log_id, self._partition, others)
@@ -282,16 +291,17 @@ class TableHistory:
         token = None if table is None or is_transformed(table) else read_token(table, self._log_id)
         return (table, token.end) if table is not None and token is not None and token.end else None
 
-    def _load(self) -> Table | None:
+    def _load(self, name: TableName | None = None) -> Table | None:
+        name = name or self.name
         try:
-            return named(self._catalog.load_table(self.name.identifier))
+            return named(self._catalog.load_table(name.identifier))
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
         except FrazilError:
             raise
         except Exception as error:
             why = reason(error, self._catalog.properties)
-            raise LakeUnavailable("catalog", f"{self.name} could not be loaded: {why}") from error
+            raise LakeUnavailable("catalog", f"{name} could not be loaded: {why}") from error
 
     def _looked_up(self, offset: int, find: Callable[[Table, int], Found | None]) -> Found | None:
         """Search the table; None if it has nothing of the log.

@@ -11,7 +11,7 @@ from frazil.core.settings import Settings
 from frazil.lake.read.history import TableHistories
 from frazil.log.folder.adoption import AdoptedLog
 from frazil.node.renumber.cursors import cursors_above, lower_cursors
-from frazil.node.restore.behind_table import behind_table, end_in_table
+from frazil.node.restore.behind_table import behind_table, end_in_tables
 
 
 class AcceptedLoss:
@@ -23,7 +23,7 @@ class AcceptedLoss:
         embedded = settings.embedded_catalog
         has_lake = embedded is None or embedded.exists()
         self._history = TableHistories(settings).of(topic, log_id) if has_lake else None
-        self.table_end = 0 if self._history is None else end_in_table(self._history)
+        self.table_end = 0 if self._history is None else end_in_tables(self._history)
         """Where the log goes on at least."""
 
     def applied(self, adopted: AdoptedLog, objects_end: int) -> AdoptedLog:

@@ -23,7 +23,7 @@ from frazil.log.format.records import read_record, write_record
 from frazil.log.storage import Storage, open_storage
 from frazil.node.movers.lease import this_host
 from frazil.node.renumber.cursors import cursors_above, lower_cursors
-from frazil.node.restore.behind_table import behind_table, end_in_table
+from frazil.node.restore.behind_table import behind_table, end_in_tables
 from frazil.node.restore.stored_logs import StoredLog, TopicRecords, log_ids, read_records, stored_logs
 from frazil.node.tiers.objects import open_object_logs
 from frazil.objects.acks import AckedLogs
@@ -47,7 +47,7 @@ class RestoredLog:
     """The first offset that objects hold."""
     objects_end: int
     table_end: int
-    """The table's end of the log; 0 if there is no table."""
+    """The furthest end of the log in its tables; 0 if there is none."""
     objects: int
     size_bytes: int
     was_there: bool = False
@@ -158,7 +158,7 @@ class _Restore:
 
     def _planned(self, log: StoredLog) -> RestoredLog:
         objects, history = log.loaded.objects, self._history(log)
-        table_end = 0 if history is None else end_in_table(history)
+        table_end = 0 if history is None else end_in_tables(history)
         first = objects[0].first if objects else log.loaded.end
         size = sum(one.size_bytes for one in objects)
         return RestoredLog(str(log.topic), log.log_id, first, log.loaded.end, table_end, len(objects), size)
