@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ from frazil.lake.tables.token import derived_ends, ends, is_transformed
 from frazil.log.info import LogInfo
 from frazil.node.movers.log_source import OwnLogs
 from frazil.node.movers.tick_report import TickReport
+from frazil.pipeline.move import mover
 from frazil.pipeline.move.moved_topic import MovedTopic
 from frazil.pipeline.move.mover import Mover
 from frazil.pipeline.move.outputs import next_range
+from frazil.pipeline.move.plan import Waiting, plan
 from frazil.testing import FakeClock
 from frazil.testing.jobs import InProcessJobs
 from parts.meddling import Meddling
@@ -212,6 +215,38 @@ def test_a_mover_killed_between_the_commits_is_made_good_by_the_next(world: Worl
     world.publish(3)
     assert world.tick().failures == 0
     world.check(15)
+
+
+def test_a_derived_table_that_two_crashes_left_ahead_is_missed_if_it_is_dropped(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second mover ended in the middle of what the first one had committed, and later rows are no letters."""
+
+    def crash(_: int, commit: Callable[[], Any]) -> Any:
+        if world.end(LETTERS) == world.end(SIZES) == 5:
+            raise Crash  # before the commit of the topic's own table
+        return commit()
+
+    world.publish(5)
+    world.on_commit = crash
+    with pytest.raises(Crash):
+        world.tick()
+    world.on_commit = lambda _, commit: commit()
+    with monkeypatch.context() as patch:
+        patch.setattr(mover, "plan", lambda waiting, *rest, **named: plan(first_rows(waiting, 4), *rest, **named))
+        assert world.tick().failures == 0
+    assert (world.end(OWN), world.end(LETTERS)) == (4, 5)
+    assert world.tick().failures == 0
+    assert world.end(OWN) == 5
+    world.catalog.drop_table(LETTERS.identifier)
+    world.publish(1)
+    report = world.tick()
+    assert (report.topics[ORDERS].error_code, world.end(OWN)) == ("derived_table_behind", 5)
+
+
+def first_rows(waiting: Sequence[Waiting], count: int) -> list[Waiting]:
+    ranges = [OffsetRange(one.range.start, min(one.range.end, one.range.start + count)) for one in waiting]
+    return [replace(one, range=each) for one, each in zip(waiting, ranges, strict=True)]
 
 
 def test_a_lost_answer_of_one_table_doubles_nothing(world: World) -> None:

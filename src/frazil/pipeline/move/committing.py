@@ -103,10 +103,14 @@ class TickCommits:
 
     @staticmethod
     def _with_rows(ends: Mapping[TableName, TableEnd], moves: Mapping[TableName, Moved], own: Moved) -> dict[str, int]:
-        """Return the derived tables that got rows up to the end of this move: in this tick, or before a crash."""
+        """Return the derived tables that got rows: in this tick up to the end of this move, or before a crash.
+
+        One of before a crash may be further on than this move: it is recorded up to here, as the next mover may end
+        before it, and rows that follow would not name the table to the one after that.
+        """
+        before = {table.table: min(end.token, own.end) for table, end in ends.items() if end.token > own.start}
         now = {table.table for table, move in moves.items() if move is not own and move.rows}
-        before = {table.table for table, end in ends.items() if end.token == own.end > own.start}
-        return dict.fromkeys(now | before, own.end)
+        return before | dict.fromkeys(now, own.end)
 
     def _commit_tables(self, moves: Moves) -> set[str]:
         """Commit each table once, several at a time; returns the logs that a table still lacks."""
