@@ -7,6 +7,7 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from metas import Place
@@ -202,6 +203,47 @@ def test_roles_of_a_token_count_everywhere_and_unknown_ones_grant_nothing(direct
     assert not may_read(directory, "jwt:alice", "~unreadable", "")
     RoleAdmin(directory).put("mine", [DENY])
     assert not may_read(directory, "jwt:alice", "reader", "mine")
+
+
+def test_a_role_is_not_deleted_while_somebody_gets_it(
+    place: Place, store: MetaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the binding would outlive its role, and come to life again with another role of that name."""
+    other, delete = place.open(), store.delete
+    here, there = (AccessDirectory(each, follows=False) for each in (store, other))
+    RoleAdmin(here).put("mine", [READ])
+
+    def late(key: str, revision: int) -> bool:
+        monkeypatch.undo()
+        BindingAdmin(there).add("jwt:alice", "mine")
+        return delete(key, revision)
+
+    monkeypatch.setattr(store, "delete", late)
+    with pytest.raises(frazil.InvalidInput, match=r"1 binding\(s\)"):
+        RoleAdmin(here).delete("mine")
+    assert store.get("/security/roles/mine") is not None
+    other.close()
+
+
+def test_nobody_gets_a_role_that_is_deleted_meanwhile(
+    place: Place, store: MetaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, put_if = place.open(), store.put_if
+    here, there = (AccessDirectory(each, follows=False) for each in (store, other))
+    RoleAdmin(here).put("mine", [READ])
+
+    def late(*given: Any, **named: Any) -> int | None:
+        monkeypatch.undo()
+        RoleAdmin(there).delete("mine")
+        return put_if(*given, **named)
+
+    monkeypatch.setattr(store, "put_if", late)
+    with pytest.raises(frazil.GrantNotFound):
+        BindingAdmin(here).add("jwt:alice", "mine")
+    RoleAdmin(here).put("mine", [READ])
+    assert store.list("/security/bindings/") == []
+    assert not may_read(AccessDirectory(other, follows=False), "jwt:alice")
+    other.close()
 
 
 def test_mistakes_are_told(directory: AccessDirectory) -> None:

@@ -5,9 +5,9 @@
     /security/bindings/{principal}/{hash}            {"principal", "role", "scope"}; hash of role and scope
     /security/creators/{namespace}/{topic}           `frazil.node.access.topic_quotas.creators`
 
-Each change is a compare-and-set. A change by any process is effective here within a second: it replaces the state and
-increments `generation`, by which callers drop what they have derived from rights. While the store is unavailable, the
-last known state applies.
+Each change is a compare-and-set; a binding is stored in one step with its role. A change by any process is effective
+here within a second: it replaces the state and increments `generation`, by which callers drop what they have derived
+from rights. While the store is unavailable, the last known state applies.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote, unquote
 
-from frazil.core.errors import InvalidInput, TryLater
+from frazil.core.errors import FrazilError, InvalidInput, TryLater
 from frazil.core.principal import Principal
 from frazil.meta.record_follower import RecordFollower
 from frazil.meta.store import ABSENT, MetaStore, StoredEntry
@@ -169,6 +169,27 @@ class AccessDirectory:
                     self._follower.apply(key, value, revision)
                     return
         raise TryLater(f"{key} is changed by others all the time; try again")
+
+    def put_beside(self, key: str, value: bytes, needed: str, missing: FrazilError) -> None:
+        """Store a record that needs another one, in one step with it; raises `missing` if there is none.
+
+        The other one gets a new revision: whoever is deleting it must look again for records that need it.
+        """
+        for _ in range(TRIES_MAX):
+            entry = self._store.get(needed)
+            if entry is None:
+                raise missing
+            revision = self._store.put_if(needed, entry.value, entry.revision, also={key: value})
+            if revision is not None:
+                self._follower.apply(needed, entry.value, revision)
+                self._follower.apply(key, value, revision)
+                return
+        raise TryLater(f"{needed} is changed by others all the time; try again")
+
+    def bindings_of(self, role: str) -> int:
+        """Return how many bindings name a role, as they are stored now."""
+        each = (AccessState().with_entry(entry.key, entry.value) for entry in self._store.list(BINDINGS))
+        return sum(one.role == role for state in each for own in state.bindings.values() for one in own.values())
 
     def delete_below(self, prefix: str) -> None:
         """Delete all records below a prefix."""

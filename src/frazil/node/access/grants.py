@@ -128,13 +128,14 @@ class RoleAdmin:
         check_role_name(name)
         if name in BUILT_IN:
             raise InvalidInput(f"name: {name} is built in and cannot be deleted", field="name")
-        bound = sum(one.role == name for own in self._directory.state.bindings.values() for one in own.values())
-        if bound:
-            raise InvalidInput(f"name: {name} has {bound} binding(s); remove them first", field="name", bindings=bound)
 
         def deleted(value: bytes | None) -> None:
+            """A binding that is added from now on changes the role's record, which is then looked at again."""
             if value is None:
                 raise GrantNotFound("role", name)
+            if bound := self._directory.bindings_of(name):
+                why = f"name: {name} has {bound} binding(s); remove them first"
+                raise InvalidInput(why, field="name", bindings=bound)
             denials = sum(rule.effect is Effect.DENY for rule in read_role(name, value).rules)
             if denials and not force:
                 raise InvalidInput(
@@ -168,14 +169,14 @@ class BindingAdmin:
         """Bind a role to a principal; a binding that exists is left as it is."""
         binding = Binding(check_principal(principal), role, check_pattern(scope, "scope"))
         check_role_name(role)
-        state = self._directory.state
-        _check_room("bindings", sum(map(len, state.bindings.values())), BINDINGS_MAX)
-        if state.role(role) is None and self._directory.read(ROLES + role) is None:
-            raise GrantNotFound("role", role)
+        _check_room("bindings", sum(map(len, self._directory.state.bindings.values())), BINDINGS_MAX)
         if principal.startswith(PRINCIPAL_PREFIX):
             self._check_key(principal.removeprefix(PRINCIPAL_PREFIX))
         value = json.dumps(binding.as_dict(), separators=(",", ":")).encode()
-        self._directory.change(binding_key(binding), lambda _: value)
+        if role in BUILT_IN:
+            self._directory.change(binding_key(binding), lambda _: value)
+        else:
+            self._directory.put_beside(binding_key(binding), value, ROLES + role, GrantNotFound("role", role))
         self._changed(_shown(binding), "added")
         return binding
 
