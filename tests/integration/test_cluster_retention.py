@@ -19,7 +19,7 @@ from frazil.meta.topic_records import TopicIdentity, topic_record_key
 from frazil.node.objects.parts import ObjectParts
 from frazil.node.verify.proofs import prove
 from frazil.node.verify.verify import TopicProof
-from parts.cluster_nodes import ClusterNode, cluster_nodes
+from parts.cluster_nodes import ClusterNode, cluster_node, cluster_nodes, cluster_settings
 from parts.etcd import etcd_server
 
 TOPIC = "/default/orders"
@@ -70,6 +70,33 @@ def test_rows_that_retention_removed_are_accounted_for_at_the_next_broker(tmp_pa
                 assert proof.problems == []
                 assert proof.dropped == [OffsetRange(0, first)]
                 assert [offset for offset, _ in await a.payloads(TOPIC)] == list(range(first, end))
+
+    asyncio.run(asyncio.wait_for(story(), 120))
+
+
+def test_rows_whose_loss_was_accepted_stay_when_later_objects_are_removed(tmp_path: Path) -> None:
+    """Their offsets are below those that the store has by now, and other rows had them."""
+
+    async def story() -> None:
+        with etcd_server(tmp_path / "etcd") as etcd:
+            async with cluster_nodes(tmp_path, etcd.endpoint, "b", "c") as (b, c):
+                settings = cluster_settings(tmp_path, "a", etcd.endpoint)
+                async with cluster_node(settings) as a:
+                    await a.node.create_topic(LOCAL, NAME)
+                    assert await a.publish(TOPIC, "only", "on", "its disk") == [0, 1, 2]
+                await b.ownership.move(NAME, "b", accept_loss=True)
+                await b.owns(TOPIC)
+                assert await b.publish(TOPIC, *map(str, range(6))) == list(range(6))
+                await b.ownership.move(NAME, "c")
+                await c.owns(TOPIC)
+                assert await c.publish(TOPIC, "6") == [6]
+                await asyncio.to_thread(parts_of(c).uploader.finish, c.node.storage.topic(TOPIC).log)
+                parts_of(c).retention._settings = c.node.settings.objects.model_copy(update={"bytes": 1})
+                assert await remove_old(c) == 6
+                async with cluster_node(settings) as a:
+                    await a.ownership.settled()  # type: ignore[attr-defined]
+                    (aside,) = (settings.log_folder / "~lost" / "default" / "orders").iterdir()
+                    assert any(b"its disk" in one.read_bytes() for one in aside.glob("*.wal"))
 
     asyncio.run(asyncio.wait_for(story(), 120))
 

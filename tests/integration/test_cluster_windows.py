@@ -21,8 +21,10 @@ from frazil.log.topic_log import TopicLog
 from frazil.meta import cluster_keys as keys
 from frazil.meta.opening import open_meta
 from frazil.meta.topic_records import topic_record_key
+from frazil.node.member import node_host
 from frazil.node.member.accepted_loss import AcceptedLoss
 from frazil.node.member.node_host import NodeHost
+from frazil.node.member.taken_names import read_taken, store_taken
 from frazil.node.objects.parts import ObjectParts
 from frazil.node.ownership.moves import requests
 from frazil.objects.epoch import Epoch
@@ -91,6 +93,36 @@ async def test_rows_that_come_while_a_log_is_closed_go_along_at_the_level_memory
             await a.ownership.move(NAME, "b")
         await b.owns(TOPIC)
         assert await b.payloads(TOPIC) == [(0, "one"), (1, "late")]
+
+
+@run
+async def test_names_of_producers_that_are_stored_late_replace_none_of_the_next_owner(
+    tmp_path: Path, etcd: Etcd
+) -> None:
+    """The owner after it would give one epoch of a name to two clients, and take rows of one for those of the other."""
+    async with cluster_nodes(tmp_path, etcd.endpoint, "a", "b") as (a, b):
+        await a.node.create_topic(LOCAL, NAME)
+        topic, asleep, goes_on = a.node.storage.topic(TOPIC), threading.Event(), threading.Event()
+
+        def sleeping(*given: Any) -> bool:
+            if not asleep.is_set():
+                asleep.set()
+                assert goes_on.wait(60)
+            return store_taken(*given)
+
+        with mock.patch.object(node_host, "store_taken", sleeping):
+            late = asyncio.create_task(asyncio.to_thread(topic.open_producer, "early"))
+            assert await asyncio.to_thread(asleep.wait, 30)
+            await a.ownership.move(NAME, "b")
+            await b.owns(TOPIC)
+            await asyncio.to_thread(b.node.storage.topic(TOPIC).open_producer, "till")
+            goes_on.set()
+            with pytest.raises(TryLater):
+                await late
+        with contextlib.closing(open_meta(a.node.settings)) as meta:
+            taken = read_taken(meta, topic.log.log_id)
+        assert taken is not None
+        assert "till" in taken.epochs
 
 
 @run

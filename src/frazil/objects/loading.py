@@ -19,7 +19,7 @@ from frazil.core.stored_objects import StoredObject
 from frazil.log.format.frames import HEADER_BYTES, MARK_BYTES, frame_claim
 from frazil.objects.chain import chain_of
 from frazil.objects.manifests import Manifests
-from frazil.objects.names import ObjectName, log_folder, parse_name
+from frazil.objects.names import ObjectName, epoch_folder, log_folder, parse_name
 from frazil.objects.packing import FENCE_BYTES_MAX, Fence, end_of_object, stored_before, unpack_fence
 from frazil.objects.reading import REQUESTS, name_of, read_bytes
 from frazil.objects.store import ObjectInfo, ObjectMissing, ObjectStore
@@ -76,6 +76,18 @@ def read_head(store: ObjectStore, one: StoredObject) -> bytes:
     head = read_bytes(store, one, 0, min(one.size_bytes, HEAD_BYTES_FIRST))
     length = HEADER_BYTES + frame_claim(memoryview(head), 0)[1] if len(head) >= HEADER_BYTES else 0
     return head if length <= len(head) else read_bytes(store, one, 0, min(one.size_bytes, length))
+
+
+def end_of_epoch(store: ObjectStore, log_id: str, epoch: int) -> int:
+    """Return where the objects of an epoch end: at the fence that ended it, which stays when they are removed.
+
+    Returns 0 if the epoch was not ended.
+    """
+    for info in store.walk(epoch_folder(log_id, epoch)):
+        name = parse_name(info.name)
+        if name is not None and _is_fence(store, info):
+            return name.first
+    return 0
 
 
 def object_name(one: StoredObject) -> ObjectName:

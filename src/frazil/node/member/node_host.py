@@ -29,6 +29,7 @@ from frazil.log.folder.catalog import TopicRecord
 from frazil.log.storage import Storage
 from frazil.log.topic_log import TopicLog
 from frazil.log.write.acks import sync_mode_of
+from frazil.log.write.producers import ProducersRecord
 from frazil.meta import cluster_keys as keys
 from frazil.meta.store import KeyAt, MetaStore
 from frazil.meta.topic_records import FIRST_EPOCH, LogIdentity, TopicIdentity, topic_record_key, unpacked_schema
@@ -38,6 +39,7 @@ from frazil.node.threads import Threads
 from frazil.objects.acks import AckedLogs
 from frazil.objects.epoch import Epoch, EpochClaim, begin_epoch
 from frazil.objects.known import KnownLog, ObjectsOfLogs
+from frazil.objects.loading import end_of_epoch
 from frazil.objects.recovery import Stated, continuation
 from frazil.objects.upload.uploader import Uploader
 
@@ -46,6 +48,7 @@ if TYPE_CHECKING:  # it imports PyIceberg, which takes a second
 
 CLOSE_TRIES_MAX = 3
 """A log is closed once all its rows are uploaded; rows of calls in progress may come in between."""
+STORE_TRIES_MAX = 20
 LOOKS_MAX = 32
 """Topics that are looked at with one call."""
 CLOSE_SECONDS_MAX = 30.0
@@ -278,9 +281,16 @@ class NodeHost:
         return OpenedTopic(log.log_id, owner_epoch, epoch, log)
 
     def _attach(self, log: TopicLog, epoch: Epoch | None) -> None:
-        log.on_producers = partial(store_taken, self._meta, log.log_id)
+        log.on_producers = partial(self._store_taken, log)
         if epoch is not None:
             self._uploader.attach(log, epoch)
+
+    def _store_taken(self, log: TopicLog, taken: ProducersRecord) -> None:
+        """Store the names that producers have taken, unless another broker owns the log by now: its names are newer."""
+        for _ in range(STORE_TRIES_MAX):
+            if store_taken(self._meta, log.log_id, taken, self.owned(log)):
+                return
+        raise TryLater(f"the record of {log.name} is changed by others all the time; try again")
 
     def _adopt(self, topic: TopicName, log: LogIdentity, owner_epoch: int) -> OpenedTopic:
         """Make the folder of a log that goes on behind its objects."""
@@ -450,12 +460,13 @@ class NodeHost:
         )  # fmt: skip
 
     def _covered_end(self, record: TopicRecord) -> int:
-        """Return the offset up to which objects have the rows of a folder: those of later epochs may be others."""
+        """Return the offset up to which objects have the rows of a folder, or had them before retention.
+
+        Those of later epochs may be others, as after an accepted loss.
+        """
         objects = KnownLog(self._objects.store, self._objects.manifests, record.log_id).load().all()
         own = [one for one in objects if one.epoch <= record.object_epoch]
-        if own:
-            return own[-1].end
-        return objects[0].first if objects else 0
+        return own[-1].end if own else end_of_epoch(self._objects.store, record.log_id, record.object_epoch)
 
 
 def local_of(record: TopicRecord) -> LocalLog:

@@ -14,19 +14,22 @@ import logging
 from frazil.core.errors import TryLater
 from frazil.log.write.producers import ProducersRecord
 from frazil.meta.broker_keys import TAKEN_NAMES
-from frazil.meta.store import VALUE_BYTES_MAX, MetaStore
+from frazil.meta.store import VALUE_BYTES_MAX, KeyAt, MetaStore
 
 _log = logging.getLogger("frazil.cluster")
 
 
-def store_taken(meta: MetaStore, log_id: str, taken: ProducersRecord) -> None:
-    """Durable when it returns. Raises `TryLater` if the names are too many to be stored."""
+def store_taken(meta: MetaStore, log_id: str, taken: ProducersRecord, owned: KeyAt) -> bool:
+    """Durable when it returns; returns False if the log is not `owned` as its record was read: nothing is stored.
+
+    Raises `TryLater` if the names are too many to be stored.
+    """
     value = json.dumps(
         {"epochs": dict(taken.epochs), "clients": dict(taken.clients), "floor": taken.floor}, separators=(",", ":")
     ).encode()
     if len(value) > VALUE_BYTES_MAX:
         raise TryLater(f"{len(taken.epochs)} producers have taken names, which need {len(value)} bytes in the metadata")
-    meta.put_all({TAKEN_NAMES + log_id: value})
+    return meta.put_all({TAKEN_NAMES + log_id: value}, only_at=owned)
 
 
 def read_taken(meta: MetaStore, log_id: str) -> ProducersRecord | None:
