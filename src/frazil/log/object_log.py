@@ -76,7 +76,7 @@ class ObjectLog(TopicLog):
         self._settling = threading.RLock()
         self._moved = threading.Condition(self._guard)
         self._gathers = self._hurries = self._waits_for_room = self._begins = False
-        self._gave_up = self._shut = self._times = False
+        self._gave_up = self._shut = self._times = self._has_ended = False
         self._begin_tries = 0
         self._began_at = 0.0
         self._away: FrazilError | None = None
@@ -128,10 +128,11 @@ class ObjectLog(TopicLog):
 
     def _answer_again(self, part: Part, first: int) -> None:
         with self._settling:
-            if self.failed is None and first + part.count > self.durable_end:
+            is_stored = first + part.count <= self.durable_end
+            if not is_stored and self.failed is None and not self._shut:
                 self._late.append((first, part))
                 return
-        part.settle(first, None) if self.failed is None else part.settle(-1, self.failed)
+        part.settle(first, None) if is_stored else part.settle(-1, self.failed or self._refusal())
 
     def open_producer(self, name: str, opening: ProducerOpening) -> Opened:
         opened = super().open_producer(name, opening)
@@ -180,10 +181,10 @@ class ObjectLog(TopicLog):
 
     def _depart(self, flight: Flight) -> None:
         with self._guard:
-            if not self._shut:
+            if not (is_over := self._shut or self._has_ended):
                 self._flights.add(flight)
                 self._watch()
-        if self._shut:
+        if is_over:
             self._refuse_closed(flight)
         else:
             self._stores.submit(partial(self._send, flight))
@@ -351,11 +352,15 @@ class ObjectLog(TopicLog):
                 queued = self._queue.take_all()
                 behind = self._sequencer.failed(queued)
                 flights = list(self._flights.waiting)
+                late, self._late = self._late, []
             self._note_away(ObjectStoreUnavailable(self.log_id, f"no answer for {waited_ms} ms"), AWAY_TRIES)
             for part in [*queued, *behind]:
                 part.settle(-1, self._refusal())
+            unknown = self._unknown("the object store does not answer; they are stored once it does")
             for flight in flights:
-                flight.refuse(self._unknown("the object store does not answer; they are stored once it does"))
+                flight.refuse(unknown)
+            for _, part in late:
+                part.settle(-1, unknown)
 
     def _waited_ms(self) -> int | None:
         """Return for how long the store has not answered what was asked first; None if nothing waits for it."""
@@ -395,11 +400,9 @@ class ObjectLog(TopicLog):
 
     def _count(self, flight: Flight) -> None:
         if flight.parts:
-            rows, size = (
-                flight.group.end - flight.group.first,
-                sum(memoryview(one).nbytes for one in flight.group.frames),
-            )
-            self.context.metrics.committed(rows, size, time.perf_counter() - flight.parts[0].queued_at)
+            group, seconds = flight.group, time.perf_counter() - flight.parts[0].queued_at
+            size = sum(memoryview(one).nbytes for one in group.frames)
+            self.context.metrics.committed(group.end - group.first, size, seconds)
 
     def _answer_late(self) -> None:
         late, self._late = self._late, []
@@ -424,7 +427,7 @@ class ObjectLog(TopicLog):
         refused_at = self._store.refused_at if self._store is not None else None
         with self._settling:
             with self._guard:
-                self.failed = self.failed or error
+                self.failed, self._has_ended = self.failed or error, True
                 queued, flights = self._queue.take_all(), self._flights.take_all()
                 self._sequencer.failed([*(part for flight in flights for part in flight.parts), *queued])
                 late, self._late = self._late, []
@@ -472,9 +475,11 @@ class ObjectLog(TopicLog):
                 self._stores.close_seconds_max = 0.0
             self._shut = True
             queued, flights = self._queue.take_all(), self._flights.take_all()
+        with self._settling:
+            late, self._late = self._late, []
         for flight in flights:
             self._refuse_closed(flight)
-        for part in [*queued, *(part for _, part in self._late)]:
+        for part in [*queued, *(part for _, part in late)]:
             part.settle(-1, self._refusal())
         with self._io:
             if self._writer is not None:
@@ -485,7 +490,8 @@ class ObjectLog(TopicLog):
 
     def _refuse_closed(self, flight: Flight) -> None:
         unknown = self._unknown("the log was closed before the object store answered")
-        flight.refuse(unknown, Closed(f"the log of {self.name}"))  # its next owner knows the number
+        known = None if self._has_ended else Closed(f"the log of {self.name}")
+        flight.refuse(unknown, self.failed if isinstance(self.failed, LogFenced) else known)  # who knows the number
 
     def _is_over(self) -> bool:
         if self.failed is not None or self._gave_up or any(flight.gave_up for flight in self._flights.waiting):

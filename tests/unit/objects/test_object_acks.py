@@ -9,16 +9,18 @@ from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from acked_servers import DATA, SECONDS, TOPIC, Gate, Serve, Server, eventually, payloads, stored
 
 from frazil.core.clock import SystemClock
-from frazil.core.errors import OutcomeUnknown, Overloaded
+from frazil.core.errors import LogFailed, OutcomeUnknown, Overloaded
 from frazil.core.sequences import Sent
 from frazil.core.settings import make_settings
 from frazil.core.stored_objects import StoredObject
 from frazil.log import object_log
+from frazil.log.read.cache import ReplayCache
 from frazil.log.storage import open_storage
 from frazil.log.write import flights
 from frazil.meta.sqlite import SqliteStore
@@ -226,6 +228,26 @@ def test_a_numbered_batch_whose_outcome_was_unknown_is_stored_once(
     assert topic.publish_many([b"a", b"b"], sent=sent).start == 1
     assert topic.publish_many([b"c"], sent=Sent("till", state.epoch, 2)).start == 3
     assert payloads(topic) == [b"first", b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("sent", [None, Sent("till", 0, 0)])
+def test_rows_that_are_being_written_when_the_log_ends_are_not_acknowledged(
+    serve: Serve, store: FaultyStore, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, sent: Sent | None
+) -> None:
+    """Their object would be behind a hole: those before it were given up."""
+    topic = serve().made()
+    topic.publish(b"first")
+    log, add = topic.log, ReplayCache.add
+
+    def ends(*given: Any) -> None:
+        monkeypatch.undo()
+        log._end_with(LogFailed(TOPIC, "an object could not be packed"))  # type: ignore[attr-defined]
+        add(*given)
+
+    monkeypatch.setattr(ReplayCache, "add", ends)
+    with pytest.raises(OutcomeUnknown):
+        threads.submit(topic.publish_many, [b"second"], sent=sent).result(SECONDS)
+    assert (log.durable_end, stored(store, topic)) == (1, 1)
 
 
 def test_a_full_queue_pushes_back(serve: Serve, store: FaultyStore, threads: ThreadPoolExecutor) -> None:

@@ -95,6 +95,29 @@ def test_a_duplicate_of_rows_found_in_the_files_waits_until_they_are_stored(
     assert payloads(again) == [b"a", b"b"]
 
 
+def test_a_duplicate_of_rows_found_in_the_files_waits_no_longer_than_the_limit(
+    serve: Serve, store: FaultyStore, threads: ThreadPoolExecutor
+) -> None:
+    server = serve()
+    topic = server.made()
+    state = topic.open_producer("till")
+    topic.publish_many([b"a"], sent=Sent("till", state.epoch, 0))
+    store.is_away = True
+    threads.submit(topic.publish_many, [b"b"], sent=Sent("till", state.epoch, 1))
+    eventually(lambda: topic.log.written_end == 2)
+    disk = server.kill()
+    store.is_away = False
+    gate = Gate(store, lambda name: name.endswith("00001") and "/00000002/" in name)
+    again = serve(disk).topic()
+    assert gate.reached.wait(SECONDS)
+    waiting = threads.submit(again.publish_many, [b"b"], sent=Sent("till", state.epoch, 1))
+    with pytest.raises(OutcomeUnknown):
+        waiting.result(SECONDS / 4)
+    gate.open()
+    eventually(lambda: again.log.durable_end == 2)
+    assert again.publish_many([b"b"], sent=Sent("till", state.epoch, 1)).start == 1
+
+
 def test_rows_of_the_files_that_another_owner_wrote_otherwise_are_cut_and_kept_aside(
     serve: Serve, store: FaultyStore, threads: ThreadPoolExecutor
 ) -> None:

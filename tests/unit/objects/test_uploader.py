@@ -232,6 +232,37 @@ def test_manifests_that_were_lost_are_stored_again(uploads: Uploads) -> None:
     assert uploads.rows(topic) == list(range(topic.log.durable_end))
 
 
+def test_a_log_that_was_closed_and_opened_goes_on_with_what_is_on_its_way(
+    uploads: Uploads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other bytes of the same name would end its epoch, as if somebody else had stored them."""
+    topic = filled(uploads, 2, pad=100)
+    uploader = uploads.start(open_interval_ms=50)
+    uploader.finish(topic.log)
+    create, stopped, goes_on = uploads.store.create, threading.Event(), threading.Event()
+
+    def late(name: str, content: bytes) -> str | None:
+        monkeypatch.undo()
+        stopped.set()
+        assert goes_on.wait(WAIT_SECONDS_MAX)
+        return create(name, content)
+
+    monkeypatch.setattr(uploads.store, "create", late)
+    filled(uploads, 1, pad=100)
+    assert stopped.wait(WAIT_SECONDS_MAX)
+    uploads.storage.admission.withhold(topic.log.name)
+    uploads.storage.admission.admit(topic.log.name)
+    again = filled(uploads, 1, pad=100)
+    assert again.log is not topic.log
+    with pytest.raises(ObjectStoreUnavailable, match="uploaded up to"):
+        uploader.finish(again.log, 0.5)
+    goes_on.set()
+    for _ in range(2):
+        assert uploader.finish(again.log) == again.log.durable_end
+        assert uploads.rows(again) == list(range(again.log.durable_end))
+        filled(uploads, 1, pad=100)
+
+
 def test_a_former_owner_stops_and_says_who_owns_the_log(uploads: Uploads) -> None:
     topic = filled(uploads)
     uploader = uploads.start()

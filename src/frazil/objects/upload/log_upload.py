@@ -52,9 +52,15 @@ class LogUpload:
         clock: Clock,
         *,
         begins_epochs: bool = True,
+        former: LogUpload | None = None,
     ) -> None:
-        """Without `begins_epochs`, nothing is uploaded before `attach`: somebody else decides who owns the log."""
+        """Without `begins_epochs`, nothing is uploaded before `attach`: somebody else decides who owns the log.
+
+        `former` is the upload of the log before it was closed and opened again. What it had on its way comes first.
+        """
         self.log = log
+        self._former = former
+        self._has_begun = False
         self.known = known
         self._owner = owner
         self._claim = EpochClaim(owner.owner, owner.address)
@@ -97,7 +103,13 @@ class LogUpload:
     @property
     def is_busy(self) -> bool:
         """Whether a piece is on its way."""
-        return self._on_way > 0
+        former = self._former
+        return self._on_way > 0 or (former is not None and former.is_busy)
+
+    @property
+    def unfinished(self) -> LogUpload | None:
+        """Return what the next upload of the log has to follow, if any piece was ever taken."""
+        return self if self._has_begun else self._former
 
     def check_same(self) -> None:
         """Raise `ObjectsDiffer` if the newest row of the objects is not that of the log. It is compared once."""
@@ -128,6 +140,9 @@ class LogUpload:
             return False
         if self.fenced is not None or self.log.closed or self._clock.monotonic_us() < self._not_before_us:
             return False
+        former = self._former
+        if former is not None and former.is_busy:
+            return False
         if self._again:
             return True
         return (self._next or 0) < self._target() and (self._next is not None or self.log.durable_end > 0)
@@ -135,7 +150,8 @@ class LogUpload:
     def take(self) -> UploadJob | None:
         """Return the next piece, if there is one. Blocks on the store when it begins an epoch."""
         with self._guard:
-            if not self.is_due():
+            self._has_begun = True
+            if not self.is_due() or not self._follows_former():
                 return None
             if self._again:
                 self._on_way += 1
@@ -174,6 +190,22 @@ class LogUpload:
             delay_ms = jittered(backoff(self._failures, first=AGAIN_MS_MIN, limit=AGAIN_MS_MAX))
             self._not_before_us = self._clock.monotonic_us() + int(delay_ms * 1_000)
             return is_new
+
+    def _follows_former(self) -> bool:
+        """Go on in the epoch of the former upload where that has stopped, once nothing of it is on its way.
+
+        What it has put without an answer may be in the store: the same names need the same bytes.
+        """
+        former = self._former
+        if former is None:
+            return True
+        with former._guard:
+            if former._on_way or not former._follows_former():
+                return False
+            if former.epoch is not None and former.epoch.fenced is None and self.epoch in (None, former.epoch):
+                self.epoch, self._next, self._again = former.epoch, former._next, former._again
+        self._former = None
+        return True
 
     def _target(self) -> int:
         """Return the end of what is to be uploaded now: that of the sealed segments, or of all that is durable."""

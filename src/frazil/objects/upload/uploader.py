@@ -122,7 +122,9 @@ class Uploader:
             if found is not None and found.log is log:
                 return found
             known = self._objects.of(log.log_id)
-            made = LogUpload(log, known, self._owner, self._settings, self._clock, begins_epochs=self._begins_epochs)
+            former = None if found is None else found.unfinished
+            place = log, known, self._owner, self._settings, self._clock
+            made = LogUpload(*place, begins_epochs=self._begins_epochs, former=former)
             if found is None or not log.closed:
                 self._uploads[log.log_id] = made
             return made
