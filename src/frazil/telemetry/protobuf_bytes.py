@@ -10,7 +10,9 @@ from frazil.core.errors import InvalidInput
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 """Types of fields on the wire."""
 _FIXED = {FIXED64: 8, FIXED32: 4}
-_VARINT_LENGTH_MAX = 10
+_VARINT_LENGTH_MAX, _KEY_LENGTH_MAX = 10, 5
+"""Bytes of a number, and of one that precedes a value: `protobuf` refuses more, also if they add nothing."""
+_KEY_END = 2**32
 
 
 class Field(NamedTuple):
@@ -27,12 +29,12 @@ def fields_of(data: bytes | memoryview, start: int, end: int) -> Iterator[Field]
     """Return the fields of a message; raises `InvalidInput` for malformed bytes."""
     at = start
     while at < end:
-        key, value = _read_varint(data, at, end)
+        key, value = _read_varint(data, at, end, _KEY_LENGTH_MAX)
         number, wire_type = key >> 3, key & 7
-        if number == 0:
-            raise invalid_request("a field has the number 0")
+        if number == 0 or key >= _KEY_END:
+            raise invalid_request(f"a field has the number {number}")
         if wire_type == BYTES:
-            size, value = _read_varint(data, value, end)
+            size, value = _read_varint(data, value, end, _KEY_LENGTH_MAX)
             stop = value + size
         elif wire_type == VARINT:
             stop = _read_varint(data, value, end)[1]
@@ -46,13 +48,13 @@ def fields_of(data: bytes | memoryview, start: int, end: int) -> Iterator[Field]
         at = stop
 
 
-def _read_varint(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
+def _read_varint(data: bytes | memoryview, at: int, end: int, length_max: int = _VARINT_LENGTH_MAX) -> tuple[int, int]:
     """Return a number, and where it ends."""
     first = data[at] if at < end else -1
     if 0 <= first < 128:
         return first, at + 1
     found = shift = 0
-    for position in range(at, min(end, at + _VARINT_LENGTH_MAX)):
+    for position in range(at, min(end, at + length_max)):
         byte = data[position]
         found |= (byte & 127) << shift
         if byte < 128:

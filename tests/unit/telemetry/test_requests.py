@@ -7,11 +7,12 @@ import random
 from typing import Any
 
 import pytest
+from google.protobuf.message import DecodeError
 from otlp_random import random_request
 
 from frazil.core.errors import InvalidInput, RequestTooLarge
 from frazil.telemetry import requests
-from frazil.telemetry.protobuf_bytes import BYTES, sized, tag
+from frazil.telemetry.protobuf_bytes import BYTES, sized, tag, varint
 from frazil.telemetry.requests import REQUESTS, ItemLimits, RequestCheck, count_items
 from frazil.telemetry.signals import Signal
 
@@ -63,6 +64,32 @@ def test_cut_and_flipped_requests_are_refused_in_pieces_as_they_are_as_a_whole(
             assert found[0] == found[1], data.hex()
         refused += found[0] < 0
     assert refused > 50
+
+
+@pytest.mark.parametrize("tag_bytes", [1, 4, 5, 6, 10])
+@pytest.mark.parametrize("size_bytes", [1, 4, 5, 6, 10])
+def test_numbers_of_more_bytes_than_they_need_are_refused_in_pieces_as_in_the_whole(
+    tag_bytes: int, size_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = tag(2, BYTES) + sized(b"")
+    for number in (2, 1):
+        found = padded(tag(number, BYTES), tag_bytes) + padded(varint(len(found)), size_bytes) + found
+    monkeypatch.setattr(requests, "WHOLE_BYTES_MAX", 1)
+    if max(tag_bytes, size_bytes) <= 5:
+        assert count_items(Signal.TRACES, found, LIMITS) == 1
+        assert items(Signal.TRACES, REQUESTS[Signal.TRACES].FromString(found)) == 1
+        return
+    with pytest.raises(DecodeError):
+        REQUESTS[Signal.TRACES].FromString(found)
+    with pytest.raises(InvalidInput):
+        count_items(Signal.TRACES, found, LIMITS)
+
+
+def padded(number: bytes, length: int) -> bytes:
+    """The same number in more bytes."""
+    if len(number) >= length:
+        return number
+    return bytes([*(byte | 128 for byte in number), *[128] * (length - len(number) - 1), 0])
 
 
 def _has_group(data: bytes) -> bool:
