@@ -10,7 +10,7 @@ import pytest
 
 import frazil
 from frazil.core.clock import SystemClock
-from frazil.core.errors import FrazilError, OwnerUnreachable
+from frazil.core.errors import FrazilError, MetadataUnavailable, OwnerUnreachable
 from frazil.core.settings import make_settings
 from frazil.lake.catalogs.opening import open_catalog
 from frazil.lake.maintenance.table_purge import TablePurge
@@ -19,6 +19,7 @@ from frazil.log.info import LogInfo
 from frazil.node.movers.log_source import OwnLogs
 from frazil.node.telemetry.opening import stored_tenants
 from frazil.pipeline.move.tasks import RangeInput, RangeOutput
+from frazil.pipeline.move.topic_rules import TopicsOfSettings
 from frazil.telemetry.signals import Signal
 from frazil.testing.jobs import InProcessJobs
 from parts.in_process import MoverHere
@@ -125,6 +126,26 @@ def test_what_cannot_be_asked_at_once_is_removed_later(world: World, monkeypatch
     assert world.left() == []
 
 
+def test_others_are_moved_while_the_tenants_cannot_be_asked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for topic in (TRACES, "/bank.default/traces"):
+        append(world.storage, topic, Signal.TRACES, spans(0))
+    away = MetadataUnavailable("etcd", "it is away")
+    asked: list[FrazilError] = [away]
+    has_tenant = TopicsOfSettings.has_tenant
+
+    def once(self: TopicsOfSettings, namespace: str) -> bool:
+        if asked:
+            raise asked.pop()
+        return has_tenant(self, namespace)
+
+    monkeypatch.setattr(TopicsOfSettings, "has_tenant", once)
+    mover = world.mover(source=SlowToPlan(world.storage, lambda: world.delete(TRACES)))
+    assert mover.tick().rows == 3
+    assert any("acme.default" in one for one in world.left())
+    mover.tick()
+    assert [one for one in world.left() if "acme" in one] == []
+
+
 def test_the_table_of_a_topic_that_is_gone_stays_while_its_tenant_is_there(world: World) -> None:
     """Another broker may have the topic by now, and its mover the table."""
     with stored_tenants(world.settings) as tenants:
@@ -133,6 +154,17 @@ def test_the_table_of_a_topic_that_is_gone_stays_while_its_tenant_is_there(world
     source = SlowToPlan(world.storage, lambda: world.storage.delete_topic(TRACES))
     world.mover(source=source).tick()
     assert world.catalog.table_exists("acme.default.traces")
+
+
+def test_a_topic_whose_columns_do_not_fit_does_not_delay_others_that_create_tables(world: World) -> None:
+    with stored_tenants(world.settings) as tenants:
+        tenants.create("bank", {"lifted": [{"source": "item", "key": "a", "column": "span_name"}]}, with_key=False)
+    for topic in (TRACES, "/bank.default/traces"):
+        append(world.storage, topic, Signal.TRACES, spans(0))
+    assert {topic: error is None for topic, error in world.mover().errors().items()} == {
+        TRACES: True,
+        "/bank.default/traces": False,
+    }
 
 
 def test_rows_are_not_committed_beside_those_of_the_topic_that_was_made_again_meanwhile(world: World) -> None:

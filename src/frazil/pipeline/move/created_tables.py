@@ -7,6 +7,7 @@ the deletion has seen the table, or the mover sees that the topic is gone.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
 
@@ -32,30 +33,33 @@ class CreatedTables:
         """Of tables that were created, and maybe are to be removed: the topic of each."""
 
     def check(self, topics: Iterable[MovedTopic]) -> set[TopicName]:
-        """Check what was created for one of these topics, and return those whose tenants are gone.
+        """Check what was created for one of these topics, and return those that are no longer listed.
 
-        What cannot be asked or removed now is left to the next call. A topic that another broker owns by now is there.
+        What cannot be asked or removed now is left to the next call. A topic that another broker owns by now has its
+        tenant, and keeps its table.
         """
         created = self._tables.take_created()
         if created:
-            owners = {table: topic.info.topic for topic in topics for table in topic.tables}
+            owners: dict[TableName, TopicName] = {}
+            for topic in topics:
+                with contextlib.suppress(FrazilError):  # its columns do not fit: nothing was created for it
+                    owners |= dict.fromkeys(topic.tables, topic.info.topic)
             self._unchecked |= {table: owners[table] for table in created if table in owners}
         if not self._unchecked:
             return set()
         there = {info.topic for info in self._source.logs()}
-        gone = {topic for topic in self._unchecked.values() if topic not in there and not self._is_kept(topic)}
-        for table, topic in list(self._unchecked.items()):
-            if topic not in gone or self._removed(table, topic):
+        gone = set(self._unchecked.values()) - there
+        for table, name in list(self._unchecked.items()):
+            if name in there or self._is_settled(table, name):
                 del self._unchecked[table]
         return gone
 
-    def _is_kept(self, topic: TopicName) -> bool:
-        return self._has_tenant(topic.namespace)
-
-    def _removed(self, table: TableName, topic: TopicName) -> bool:
+    def _is_settled(self, table: TableName, topic: TopicName) -> bool:
+        """Remove the table of a topic that is gone, unless the tenant is there; returns False if that is not known."""
         try:
-            self._tables.remove_empty(table)
+            if not self._has_tenant(topic.namespace):
+                self._tables.remove_empty(table)
         except FrazilError as error:
-            _log.warning("%s was created for %s, which is deleted, and is removed later: %s", table, topic, error)
+            _log.warning("%s was created for %s, which is gone, and is looked at later: %s", table, topic, error)
             return False
         return True
