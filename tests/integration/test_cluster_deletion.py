@@ -138,6 +138,31 @@ async def test_a_deletion_that_a_crash_ended_is_finished_by_the_next_start(
         assert await a.publish(TOPIC, "new") == [0]
 
 
+@pytest.mark.parametrize("uploaded", [False, True])
+@run
+async def test_a_folder_whose_record_cannot_be_read_is_kept_at_a_start(
+    tmp_path: Path, etcd: Etcd, uploaded: bool
+) -> None:
+    """As when a newer version has stored the record: the topic was not deleted."""
+    settings = cluster_settings(tmp_path, "a", etcd.endpoint)
+    async with cluster_node(settings) as a:
+        await a.node.create_topic(LOCAL, NAME)
+        assert await a.publish(TOPIC, "one") == [0]
+        if uploaded:
+            await asyncio.to_thread(parts_of(a).uploader.finish, a.node.storage.topic(TOPIC).log)
+    with contextlib.closing(open_meta(settings)) as meta:
+        record = meta.get(topic_record_key(NAME))
+        assert record is not None
+        meta.put_all({record.key: b'{"logs": [{"topic": "/default/orders", "from_a_later_version": 1}]}'})
+        async with cluster_node(settings) as a:
+            await a.ownership.settled()  # type: ignore[attr-defined]
+            assert (settings.log_folder / "default" / "orders").exists()
+            meta.put_all({record.key: record.value})
+            await a.owns(TOPIC)
+            assert await a.publish(TOPIC, "two") == [1]
+            assert await a.payloads(TOPIC) == [(0, "one"), (1, "two")]
+
+
 @run
 async def test_a_deletion_that_failed_after_the_topic_went_stores_none_of_its_records_again(
     tmp_path: Path, etcd: Etcd

@@ -18,6 +18,7 @@ from frazil.log.storage import Storage
 from frazil.meta.store import MetaStore
 from frazil.node.member.broker_cluster import BrokerCluster
 from frazil.node.member.node_host import NodeHost
+from frazil.node.objects.deletion import has_lost_record
 from frazil.node.objects.parts import ObjectParts
 from frazil.node.ownership.cluster_ownership import ClusterOwnership
 from frazil.node.ownership.opening import broker_id_of, cluster_open
@@ -43,8 +44,9 @@ class Membership:
         self.host.use(broker)
         known = set(self.ownership.topics())
         for name in self.host.local().keys() - known:
-            _log.warning("%s is in the folder, and the cluster has no such topic: it was deleted", name)
-            await self.host.discard(name)
+            if await asyncio.to_thread(has_lost_record, self.meta, name, self.host.local()[name].log_id):
+                _log.warning("%s is in the folder, and the cluster has no such topic: it was deleted", name)
+                await self.host.discard(name)
         self.ownership.start()
         return asyncio.create_task(self._watch(broker), name="topics of this broker")
 

@@ -185,6 +185,6 @@ def has_lost_record(meta: MetaStore, name: TopicName, log_id: str) -> bool | Non
     try:
         logs = {} if entry is None else TopicIdentity.decode(entry.value).logs
     except UnreadableRecord as error:
-        _log.error("the deletion of %s is not finished: %s", name, error)
+        _log.error("%s is kept as it is: %s", name, error)
         return None
     return all(one.log_id != log_id for one in logs.values())
