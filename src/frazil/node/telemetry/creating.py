@@ -39,7 +39,8 @@ async def create_topic(
         if parts is not None:
             known = parts.directory.get(place.tenant) or Tenant(place.tenant, 0)  # that `admit` may create
             limit = known.limits_over(node.settings.telemetry.limits).tables
-            await asyncio.to_thread(held.enter_context, parts.tables.creating(place.tenant, topic, limit))
+            room = held.enter_context(parts.tables.place(place.tenant, topic))
+            await asyncio.to_thread(room.take, limit)
         tenant = await asyncio.to_thread(admit, place)
         try:
             await node.create_topic(who, topic, schema=schema, retention=None if tenant is None else tenant.retention)

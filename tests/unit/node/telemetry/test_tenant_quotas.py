@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from frazil.core.settings.telemetry import TenantLimits
 from frazil.node.node import Node
 from frazil.node.telemetry.places import TenantPlace
 from frazil.node.telemetry.quotas import TenantQuotas
+from frazil.node.telemetry.table_limit import TableLimit
 from frazil.node.telemetry.tenants import Tenant
 from frazil.telemetry.signals import Signal
 from frazil.testing import FakeClock
@@ -176,3 +179,26 @@ async def test_the_next_tenant_of_a_name_begins_anew(folder: Path) -> None:
             with pytest.raises(QuotaExceeded):
                 await telemetry.export(ANONYMOUS, ACME, Signal.LOGS, b"x", 1)
             assert (await asyncio.to_thread(admin(node).delete, "acme", force=True))["done"]
+
+
+def test_a_caller_that_leaves_while_its_table_is_counted_holds_no_place() -> None:
+    """Its thread goes on, and takes the place after the caller has given it back."""
+    one, two = (TopicName.parse(f"/acme.default/{name}") for name in ("one", "two"))
+    asked, goes_on = threading.Event(), threading.Event()
+
+    def topics() -> list[TopicName]:
+        asked.set()
+        goes_on.wait(30)
+        return []
+
+    limit = TableLimit(topics)
+    with ThreadPoolExecutor(1) as pool:
+        with limit.place("acme", one) as place:
+            taken = pool.submit(place.take, 1)
+            assert asked.wait(30)
+        goes_on.set()
+        taken.result()
+    with limit.place("acme", two) as place:
+        place.take(1)
+        with limit.place("acme", one) as other, pytest.raises(QuotaExceeded):
+            other.take(1)
