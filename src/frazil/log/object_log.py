@@ -77,7 +77,7 @@ class ObjectLog(TopicLog):
         self._moved = threading.Condition(self._guard)
         self._gathers = self._hurries = self._waits_for_room = self._begins = False
         self._gave_up = self._shut = self._times = self._has_ended = False
-        self._begin_tries = 0
+        self._begin_tries = self._tail_tries = 0
         self._began_at = 0.0
         self._away: FrazilError | None = None
         self._tail: Iterator[FrameGroup] = iter(())
@@ -171,9 +171,14 @@ class ObjectLog(TopicLog):
                 if groups is None:
                     return False
             try:
-                flight = self._tail_flight() if not groups else self._written_flight(groups)
-            except FrazilError as error:  # the rows of the file can't be read
-                self._end_with(error)
+                flight = self._written_flight(groups) if groups else Flight(next(self._tail), ())
+            except TryLater as error:  # the rows of the file can't be read now
+                self._tail_tries += 1
+                self._note_away(error, self._tail_tries)
+                self._try_again(self._tail_tries, self._commit_now)
+                return False
+            except Exception as error:  # noqa: BLE001 - waiters get any error
+                self._end_with(self._known(error))
                 return False
             if flight is not None:
                 self._depart(flight)
@@ -226,12 +231,6 @@ class ObjectLog(TopicLog):
         waited_ms = (time.perf_counter() - self._queue.oldest_at) * 1_000
         return int(self._stores.gather_ms - waited_ms + 0.5)
 
-    def _tail_flight(self) -> Flight:
-        group = next(self._tail, None)
-        if group is None:
-            raise LogFailed(str(self.name), f"its files end before offset {self._written_end}")
-        return Flight(group, ())
-
     def _written_flight(self, groups: list[list[Part]]) -> Flight | None:
         """Write the frames to the file; those that cannot be written, and all behind them, fail."""
         with self._io:
@@ -273,12 +272,7 @@ class ObjectLog(TopicLog):
         except (TryLater, MetadataUnavailable) as error:
             self._begin_tries += 1
             self._note_away(error, self._begin_tries)
-            if self.closed:
-                with self._guard:
-                    self._gave_up = True
-                    self._moved.notify_all()
-            else:
-                self._later(self._begin_tries, self._begin)
+            self._try_again(self._begin_tries, self._begin)
         except Exception as error:  # noqa: BLE001 - waiters get any error
             self._end_with(self._known(error))
         else:
@@ -318,6 +312,15 @@ class ObjectLog(TopicLog):
                 return
             flight.waits = False
         self._send(flight)
+
+    def _try_again(self, tries: int, job: object) -> None:
+        """Try it later; if the log is being closed, that is for the next start."""
+        if not self.closed:
+            self._later(tries, job)
+            return
+        with self._guard:
+            self._gave_up = True
+            self._moved.notify_all()
 
     def _later(self, tries: int, job: object) -> None:
         self.context.keeper.call_in(back_off_ms(tries), partial(self._stores.submit, job))  # type: ignore[arg-type]
@@ -389,7 +392,7 @@ class ObjectLog(TopicLog):
                         self._sequencer.stored(done.parts, done.group.first)
                     self.durable_end = done.group.end
                     self._moved.notify_all()
-                self._count(done)
+                done.count(self.context.metrics)
                 done.answer()
             self._answer_late()
             with self._guard:
@@ -397,12 +400,6 @@ class ObjectLog(TopicLog):
         self.tail.wake()
         if goes_on:
             self._commit_now()
-
-    def _count(self, flight: Flight) -> None:
-        if flight.parts:
-            group, seconds = flight.group, time.perf_counter() - flight.parts[0].queued_at
-            size = sum(memoryview(one).nbytes for one in group.frames)
-            self.context.metrics.committed(group.end - group.first, size, seconds)
 
     def _answer_late(self) -> None:
         late, self._late = self._late, []

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from frazil.core.clock import Clock
 from frazil.core.disk import Disk
-from frazil.core.errors import ObjectStoreUnavailable
+from frazil.core.errors import ObjectStoreUnavailable, TryLater
 from frazil.core.names import TopicName
 from frazil.core.settings import MIB, AckLevel
 from frazil.core.settings.objects import ObjectsSettings
@@ -176,15 +176,7 @@ class AckedLog:
         self._epoch.look()
 
     def tail(self, disk: Disk, segments: Sequence[Segment], end: int) -> Iterator[FrameGroup]:
-        start = self._epoch.end
-        for at, segment in enumerate(segments):
-            segment_end = segments[at + 1].base if at + 1 < len(segments) else end
-            if segment_end <= start:
-                continue
-            cutter = SegmentCutter(disk, segment, self._epoch.log_id)
-            cutter.skip_to(max(start, segment.base), TAIL_BYTES)
-            while (piece := cutter.next(segment_end, TAIL_BYTES)) is not None:
-                yield _group(disk, piece)
+        return _Tail(disk, segments, self.log_id, self._epoch.end, end)
 
     def continuation(self) -> AdoptedLog:
         return continuation(self._known.store, self._epoch.log_id, self._epoch.objects.all(), self._epoch.end)
@@ -213,6 +205,41 @@ class AckedLog:
             _log.exception("manifests of %s could not be stored", self._epoch.topic)
         finally:
             self._records = False
+
+
+class _Tail:
+    """See `GroupStore.tail`."""
+
+    def __init__(self, disk: Disk, segments: Sequence[Segment], log_id: str, start: int, end: int) -> None:
+        self._disk = disk
+        self._segments = segments
+        self._log_id = log_id
+        self._next, self._end = start, end
+        self._pieces = self._cut()
+
+    def __iter__(self) -> Iterator[FrameGroup]:
+        return self
+
+    def __next__(self) -> FrameGroup:
+        try:
+            piece = next(self._pieces)
+            group = _group(self._disk, piece)
+        except TryLater:
+            self._pieces = self._cut()
+            raise
+        self._next = piece.end
+        return group
+
+    def _cut(self) -> Iterator[SegmentPiece]:
+        start = self._next
+        for at, segment in enumerate(self._segments):
+            segment_end = self._segments[at + 1].base if at + 1 < len(self._segments) else self._end
+            if segment_end <= start:
+                continue
+            cutter = SegmentCutter(self._disk, segment, self._log_id)
+            cutter.skip_to(max(start, segment.base), TAIL_BYTES)
+            while (piece := cutter.next(segment_end, TAIL_BYTES)) is not None:
+                yield piece
 
 
 def _group(disk: Disk, piece: SegmentPiece) -> FrameGroup:

@@ -12,14 +12,25 @@ import pytest
 from acked_servers import DATA, SECONDS, TOPIC, Gate, Serve, Server, eventually, payloads, stored
 
 from frazil.core.clock import SystemClock
-from frazil.core.errors import Closed, LogFenced, ObjectDamaged, ObjectStoreUnavailable, OutcomeUnknown
+from frazil.core.disk import Disk, File
+from frazil.core.errors import (
+    Closed,
+    LogFailed,
+    LogFenced,
+    ObjectDamaged,
+    ObjectStoreUnavailable,
+    OutcomeUnknown,
+    ResourcesExhausted,
+)
 from frazil.core.rows import ENVELOPE
 from frazil.core.sequences import Sent
 from frazil.core.settings import AckLevel, SyncMode, make_settings
 from frazil.log.folder.adoption import AdoptedLog
 from frazil.log.format.frames import SegmentHead
+from frazil.log.format.records import open_to_read
 from frazil.log.write.producers import Producers
 from frazil.log.write.stored_groups import FrameGroup
+from frazil.objects import acks
 from frazil.objects.epoch import EpochClaim, begin_epoch
 from frazil.objects.known import ObjectsOfLogs
 from frazil.objects.loading import load_objects
@@ -116,6 +127,39 @@ def test_a_duplicate_of_rows_found_in_the_files_waits_no_longer_than_the_limit(
     gate.open()
     eventually(lambda: again.log.durable_end == 2)
     assert again.publish_many([b"b"], sent=Sent("till", state.epoch, 1)).start == 1
+
+
+@pytest.mark.parametrize("passes", [True, False])
+def test_rows_of_the_files_that_cannot_be_read_now_are_stored_later(
+    serve: Serve, store: FaultyStore, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, passes: bool
+) -> None:
+    """As without a free descriptor. A broken disk ends the log: nobody waits for it."""
+    server = serve()
+    topic = server.made()
+    topic.publish(b"a")
+    store.is_away = True
+    threads.submit(topic.publish, b"b")
+    eventually(lambda: topic.log.written_end == 2)
+    disk = server.kill()
+    store.is_away = False
+    opens: list[str] = []
+
+    def failing(disk: Disk, path: Path) -> File:
+        opens.append(path.name)
+        if len(opens) <= 2:
+            raise ResourcesExhausted(str(path), "too many open files") if passes else OSError(5, "broken")
+        return open_to_read(disk, path)
+
+    monkeypatch.setattr(acks, "open_to_read", failing)
+    again = serve(disk).topic()
+    if passes:
+        eventually(lambda: again.log.durable_end == 2)
+        assert again.publish(b"c") == 2
+        assert payloads(again) == [b"a", b"b", b"c"]
+    else:
+        eventually(lambda: again.log.failed is not None)
+        with pytest.raises(LogFailed, match="broken"):
+            again.publish(b"c")
 
 
 def test_rows_of_the_files_that_another_owner_wrote_otherwise_are_cut_and_kept_aside(

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from frazil.core.errors import FrazilError
+from frazil.log.metrics import LogMetrics
 from frazil.log.write.group import Part, SentPart
 from frazil.log.write.stored_groups import FrameGroup
 
@@ -42,6 +43,13 @@ class Flight:
         for part in () if self.answered else self.parts:
             part.settle(first, None)
             first += part.count
+
+    def count(self, metrics: LogMetrics) -> None:
+        """Count the rows of callers."""
+        if self.parts:
+            size = sum(memoryview(one).nbytes for one in self.group.frames)
+            seconds = time.perf_counter() - self.parts[0].queued_at
+            metrics.committed(self.group.end - self.group.first, size, seconds)
 
     def refuse(self, error: FrazilError, numbered: FrazilError | None = None) -> None:
         """Give the callers an error: `numbered` to those that may send their rows again, as these are numbered."""

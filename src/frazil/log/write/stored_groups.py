@@ -67,7 +67,10 @@ class GroupStore(Protocol):
         ...
 
     def tail(self, disk: Disk, segments: Sequence[Segment], end: int) -> Iterator[FrameGroup]:
-        """Yield the rows of the files that are not stored yet, up to `end`. Raises `CorruptLog`."""
+        """Yield the rows of the files that are not stored yet, up to `end`.
+
+        Raises `CorruptLog`; after `TryLater` the next call goes on where it was.
+        """
         ...
 
     def continuation(self) -> AdoptedLog:
