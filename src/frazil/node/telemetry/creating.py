@@ -31,9 +31,17 @@ async def create_topic(
 
     Raises `PermissionDenied` and `QuotaExceeded` before anything is changed.
     A deletion of the tenant that began meanwhile may have looked for topics before this one was there. So the tenant is
-    asked for again: if it is gone, or another one has its name, the topic goes too, and `TenantNotFound` is raised.
+    asked for again: if it is gone, or another one has its name, the topic goes too, and `TenantNotFound` is raised. A
+    creation that has begun goes on also if its caller leaves.
     """
     node.gate.check(who, Action.CREATE, access.topic(str(topic)), peer_of_call())
+    creating = _create(node, who, place, topic, schema, admit)
+    await asyncio.shield(asyncio.create_task(creating, name="topic of a tenant"))
+
+
+async def _create(
+    node: Node, who: Principal, place: TenantPlace, topic: TopicName, schema: pa.Schema, admit: Admit
+) -> None:
     async with contextlib.AsyncExitStack() as held:
         parts = node.tenant_parts
         if parts is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -32,10 +33,12 @@ from frazil.meta.opening import open_meta
 from frazil.meta.store import MetaStore
 from frazil.node.access.grants import KeyAdmin
 from frazil.node.node import Node
+from frazil.node.telemetry.creating import create_topic
 from frazil.node.telemetry.deletion import deletion as deleting
 from frazil.node.telemetry.deletion.deletion import TenantDeletion
 from frazil.node.telemetry.opening import stored_tenants
 from frazil.node.telemetry.places import TenantPlace
+from frazil.node.topics.topics import Topics
 from frazil.telemetry.signals import Signal
 from parts.moving import HandMover
 from parts.telemetry import records, span, spans, trace
@@ -430,5 +433,41 @@ def test_no_key_outlives_the_tenant_that_is_deleted_while_it_is_made(
             with pytest.raises(TenantNotFound):
                 await asyncio.to_thread(make, "acme")
             assert keys(settings, "acme") == []
+
+    test(tmp_path)
+
+
+def test_a_topic_goes_with_its_tenant_also_if_its_creator_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream ends while its table is created, and the tenant is deleted before the topic is there."""
+    actual, name, schema = Topics.create, TopicName.parse("/acme.default/orders"), pa.schema([("x", pa.int64())])
+
+    @run
+    async def test(folder: Path) -> None:
+        loop, begun, made, goes_on = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event(), threading.Event()
+
+        def slow(*given: Any, **named: Any) -> Any:
+            loop.call_soon_threadsafe(begun.set)
+            goes_on.wait(30)
+            found = actual(*given, **named)
+            loop.call_soon_threadsafe(made.set)
+            return found
+
+        async with started(settings_of(folder)) as node:
+            await create(node, "acme")
+            monkeypatch.setattr(Topics, "create", slow)
+            place, admit = TenantPlace("acme", "default"), node.telemetry(ANONYMOUS).admit
+            creating = asyncio.create_task(create_topic(node, ANONYMOUS, place, name, schema, admit))
+            await begun.wait()
+            creating.cancel()
+            await asyncio.wait([creating])
+            assert creating.cancelled()
+            assert (await delete(node, "acme"))["done"]
+            goes_on.set()
+            await made.wait()
+            async with asyncio.timeout(20):
+                await until(lambda: str(name) not in map(str, node.topic_names(LOCAL)))
+            assert files(node.settings, "acme.default/orders") == []
 
     test(tmp_path)
