@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
@@ -135,7 +136,7 @@ def test_a_query_goes_on_to_other_brokers_with_the_token_of_its_caller_alone(two
         for token in (secret, local):
             credentials = ClientCredentials(token=token, ca=made.ca.read_bytes())
             with (
-                open_client(two["b"].flight, credentials) as client,
+                contextlib.closing(open_client(two["b"].flight, credentials)) as client,
                 pytest.raises(pa.flight.FlightError, match="not run"),
             ):
                 client.do_get(pa.flight.Ticket(b'{"sql": {"query": "select 1"}}')).read_all()

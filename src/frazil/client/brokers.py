@@ -14,9 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-import pyarrow.flight
-
-from frazil.client.opening import is_tls, open_client
+from frazil.client.opening import FlightCalls, is_tls, open_client
 from frazil.core.credentials import ClientCredentials
 from frazil.core.errors import InvalidInput
 
@@ -33,7 +31,7 @@ class Link(NamedTuple):
     """The connection to one broker."""
 
     address: str
-    flight: pyarrow.flight.FlightClient
+    flight: FlightCalls
 
 
 class Brokers:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.flight
 
 from frazil.client.brokers import Brokers, Link, addresses_of
-from frazil.client.opening import keep_after_fork
+from frazil.client.opening import FlightCalls, keep_after_fork
 from frazil.core.backoff import backoff, jittered
 from frazil.core.clock import Clock
 from frazil.core.cluster import flight_address
@@ -67,11 +67,10 @@ CutOff = MetadataUnavailable | Fenced
 Answer = TypeVar("Answer")
 
 
-def act_on(client: pa.flight.FlightClient, address: str, action: str, body: bytes, seconds_max: float) -> Any:
+def act_on(client: FlightCalls, address: str, action: str, body: bytes, seconds_max: float) -> Any:
     """What the owner answers to an action, or its error."""
-    options = pa.flight.FlightCallOptions(timeout=seconds_max)
     try:
-        (result,) = client.do_action(pa.flight.Action(action, body), options)
+        (result,) = client.do_action(pa.flight.Action(action, body), timeout=seconds_max)
     except FAILURES as error:
         raise error_of(error, address) from None
     return json.loads(result.body.to_pybytes())

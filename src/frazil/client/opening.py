@@ -49,16 +49,17 @@ def is_tls(address: str) -> bool:
     return address.startswith(("grpc+tls://", "grpcs://"))
 
 
-def open_client(address: str, credentials: ClientCredentials = NO_CREDENTIALS) -> pa.flight.FlightClient:
+def open_client(address: str, credentials: ClientCredentials = NO_CREDENTIALS) -> FlightCalls:
     """A Flight client of the broker at an address. It opens no socket yet, and sends the token with every call."""
     check_grpc()
     options: dict[str, Any] = {"generic_options": list(_OPTIONS)}
+    tokens = None
     if credentials.has_token:
         if not is_tls(address) and not is_loopback(_host(address)):
             raise InvalidInput(
                 f"a token is not sent to {address:.200} in clear text; use grpc+tls://host:port", field="address"
             )
-        options["middleware"] = [_SendToken(TokenReader(credentials))]
+        tokens = TokenReader(credentials)
     if is_tls(address):
         options |= {
             "tls_root_certs": credentials.ca,
@@ -68,7 +69,7 @@ def open_client(address: str, credentials: ClientCredentials = NO_CREDENTIALS) -
         }
         options = {name: value for name, value in options.items() if value is not None}
     try:
-        return pa.flight.connect(address, **options)
+        return FlightCalls(pa.flight.connect(address, **options), tokens)
     except (pa.ArrowException, ValueError) as error:
         hint = "grpc://host:port, or grpc+tls://host:port for TLS"
         raise InvalidInput(f"{address!r:.200} is no address ({error}); use {hint}") from None
@@ -81,21 +82,32 @@ def _host(address: str) -> str | None:
         return None
 
 
-class _SendToken(pa.flight.ClientMiddlewareFactory):  # type: ignore[misc]
-    """Adds the current token to every call, of any kind."""
+class FlightCalls:
+    """A Flight client that sends the current token with every call.
 
-    def __init__(self, tokens: TokenReader) -> None:
-        super().__init__()
+    The token is an option of the call. Arrow calls a middleware from C++, and a Ctrl-C that arrives there is lost.
+    """
+
+    def __init__(self, client: pa.flight.FlightClient, tokens: TokenReader | None) -> None:
+        self._client = client
         self._tokens = tokens
 
-    def start_call(self, info: Any) -> Any:  # noqa: ARG002 - every call alike
-        return _Bearer(self._tokens.read())
+    def do_get(self, ticket: pa.flight.Ticket, **options: Any) -> Any:
+        return self._client.do_get(ticket, self._with_token(options))
 
+    def do_action(self, action: pa.flight.Action, **options: Any) -> Any:
+        return self._client.do_action(action, self._with_token(options))
 
-class _Bearer(pa.flight.ClientMiddleware):  # type: ignore[misc]
-    def __init__(self, token: str | None) -> None:
-        super().__init__()
-        self._token = token
+    def do_put(self, descriptor: pa.flight.FlightDescriptor, schema: pa.Schema) -> Any:
+        return self._client.do_put(descriptor, schema, self._with_token({}))
 
-    def sending_headers(self) -> dict[str, str]:
-        return {} if self._token is None else {"authorization": f"Bearer {self._token}"}
+    def do_exchange(self, descriptor: pa.flight.FlightDescriptor) -> Any:
+        return self._client.do_exchange(descriptor, self._with_token({}))
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _with_token(self, options: dict[str, Any]) -> pa.flight.FlightCallOptions:
+        token = None if self._tokens is None else self._tokens.read()
+        headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
+        return pa.flight.FlightCallOptions(headers=headers, **options)

@@ -29,7 +29,7 @@ def run_query(
     ticket = pa.flight.Ticket(json.dumps({"sql": asked}).encode())
     link = connection.link(topic)
     try:
-        stream = link.flight.do_get(ticket, pa.flight.FlightCallOptions(read_options=ALIGNED))
+        stream = link.flight.do_get(ticket, read_options=ALIGNED)
         schema = stream.schema
     except FAILURES as error:
         raise connection.failed(error, None, link) from None

@@ -85,9 +85,8 @@ class RemoteBatches(Iterator[pa.RecordBatch]):
     def _try_open(self) -> None:
         self._link = link = self._connection.link(self._topic)
         ticket = pa.flight.Ticket(json.dumps({"read": self._wanted}).encode())
-        options = pa.flight.FlightCallOptions(read_options=ALIGNED)
         try:
-            self._stream = link.flight.do_get(ticket, options)
+            self._stream = link.flight.do_get(ticket, read_options=ALIGNED)
             answer = json.loads(self._stream.read_chunk().app_metadata.to_pybytes())
         except (*FAILURES, StopIteration) as error:
             raise self._connection.failed(error, self._topic, link) from None

@@ -11,6 +11,9 @@ import pytest
 
 import frazil
 import frazil.aio
+from frazil.client.connection import act_on
+from frazil.client.opening import open_client
+from frazil.core.credentials import ClientCredentials, TokenReader
 from parts.interrupts import Interrupts, Others
 
 TOPIC = "/default/orders"
@@ -66,3 +69,16 @@ def test_a_loop_that_ends_with_a_publish_on_its_way_keeps_nobody_else_waiting(
     others.join(30)
     assert answered == [2]
     assert topic.publish(b"later") == 3
+
+
+def test_a_ctrl_c_while_a_call_is_given_its_token_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow would swallow it in a middleware, and whoever follows a topic would follow it for ever."""
+    client = open_client("grpc://127.0.0.1:9", ClientCredentials(token="frz_of_a_test"))
+
+    def interrupt(_: TokenReader) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TokenReader, "read", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        act_on(client, "grpc://127.0.0.1:9", "topics", b"", 5.0)
+    client.close()

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.flight
 
 from frazil.client.connection import act_on, error_of
-from frazil.client.opening import open_client
+from frazil.client.opening import FlightCalls, open_client
 from frazil.client.reading import ALIGNED
 from frazil.core.backoff import backoff
 from frazil.core.credentials import NO_CREDENTIALS, ClientCredentials, credentials_of
@@ -156,7 +156,7 @@ class LogTier:
         return int(batch.column(APPEND_TIME.name).cast(pa.int64())[0].as_py())
 
 
-def list_logs(client: pa.flight.FlightClient, address: str) -> list[LogInfo]:
+def list_logs(client: FlightCalls, address: str) -> list[LogInfo]:
     try:
         listed = act_on(client, address, "logs", b"", LIST_SECONDS_MAX)
     except (OwnerUnreachable, Unauthenticated, PermissionDenied):
@@ -240,11 +240,10 @@ def fetch_range(
 ) -> Iterator[pa.RecordBatch]:
     """Fetch a range from the log's owner, for a task without access to its files. Retries while the owner is busy."""
     client = open_client(address, credentials)
-    options = pa.flight.FlightCallOptions(timeout=FETCH_SECONDS_MAX, read_options=ALIGNED)
     ticket = json.dumps({"topic": topic, "log_id": log_id, "start": wanted.start, "end": wanted.end})
     try:
         for attempt in range(1, FETCHES_MAX + 1):
-            stream = client.do_get(pa.flight.Ticket(ticket.encode()), options)
+            stream = client.do_get(pa.flight.Ticket(ticket.encode()), timeout=FETCH_SECONDS_MAX, read_options=ALIGNED)
             try:
                 first = next(stream, None)
             except pa.flight.FlightUnavailableError:
