@@ -20,6 +20,7 @@ from frazil.doors.calls import write_in_time
 from frazil.doors.flight import flight_pb2 as flight
 from frazil.doors.flight.subscriptions import _take_answers
 from frazil.doors.flight.wire import Received
+from parts.processes import pause
 from parts.secured import SecuredDoors, secured
 
 SERVICE = "arrow.flight.protocol.FlightService"
@@ -128,6 +129,25 @@ def test_an_answer_that_nobody_reads_ends_its_call(monkeypatch: pytest.MonkeyPat
     async def work() -> None:
         with pytest.raises(asyncio.CancelledError):
             await write_in_time(Stalled(), b"")
+
+    asyncio.run(asyncio.wait_for(work(), 10))
+
+
+def test_a_process_that_was_paused_while_it_answered_does_not_end_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "WRITE_SECONDS_MAX", 1.0)
+    read = asyncio.Event()
+
+    class Reading:
+        async def write(self, _: Any) -> None:
+            await read.wait()
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        writing = asyncio.create_task(write_in_time(Reading(), b""))
+        await asyncio.sleep(0)
+        pause(1.5)  # nothing of this process runs, as after SIGSTOP
+        loop.call_later(0.05, read.set)
+        await writing
 
     asyncio.run(asyncio.wait_for(work(), 10))
 
