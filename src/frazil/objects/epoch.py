@@ -66,6 +66,8 @@ def _begun(known: KnownLog, topic: str, claim: EpochClaim, clock: Clock, first: 
         before = () if found is None else found.objects
         found = load_objects(known.store, known.log_id, known.manifests, before)
         unrecorded += found.unrecorded
+        if known.manifests is not None:
+            known.manifests.remove(found.outdated)
         fence = found.owner
         if fence is None or fence.claim != claim.token:
             start = found.end if first is None else max(first, found.end)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from frazil.core.errors import ObjectDamaged
 from frazil.core.stored_objects import StoredObject
@@ -45,6 +45,8 @@ class LoadedObjects:
     """The fence that began the newest epoch, if no object of that epoch is there yet."""
     unrecorded: tuple[StoredObject, ...]
     """Objects that count and have no manifest."""
+    outdated: tuple[StoredObject, ...] = ()
+    """Objects that have a manifest, and that retention had removed before the metadata store was restored."""
 
 
 def load_objects(
@@ -54,14 +56,45 @@ def load_objects(
 
     With `before`, what was found before, only what follows is listed.
     """
-    recorded, below = (before, 0) if before or manifests is None else _recorded(manifests, log_id)
-    is_chain = bool(before) or _are_all(store, recorded, below)
+    if before or manifests is None:
+        return _loaded(store, log_id, before, 0, is_known=bool(before))
+    recorded, below = _recorded(manifests, log_id)
+    try:
+        return _loaded(store, log_id, recorded, below)
+    except ObjectDamaged:
+        found = _behind_outdated(store, log_id, recorded, below)
+        if found is None:
+            raise
+    _log.warning("the manifests of log %s are older than its objects, as from a backup: they are made again", log_id)
+    return found
+
+
+def _behind_outdated(
+    store: ObjectStore, log_id: str, recorded: Sequence[StoredObject], below: int
+) -> LoadedObjects | None:
+    """Return what the store has if retention has removed all objects that have a manifest: the metadata store was
+    restored. Returns None unless later objects prove that those rows were stored."""
+    if not recorded:
+        return None
+    try:
+        found = _loaded(store, log_id, (), below)
+    except ObjectDamaged:
+        return None  # what was found first is reported
+    is_later = bool(found.objects) and found.objects[0].first >= recorded[-1].end
+    return replace(found, outdated=tuple(recorded)) if is_later else None
+
+
+def _loaded(
+    store: ObjectStore, log_id: str, recorded: Sequence[StoredObject], below: int, *, is_known: bool = False
+) -> LoadedObjects:
+    """`is_known`: they were loaded before, and are not looked up again."""
+    is_chain = is_known or _are_all(store, recorded, below)
     held = recorded if is_chain else []
     known = {} if is_chain else {object_name(one): one for one in recorded}
     for tries_left in reversed(range(TRIES_MAX)):
         listed = _list(store, log_id, held)
         try:
-            if is_chain and not before:
+            if is_chain and not is_known:
                 _check_newest(held, listed)
             behind = {name: info for name, info in listed.items() if not held or name > object_name(held[-1])}
             return _judged(store, behind, held, known, below)

@@ -16,6 +16,7 @@ from frazil.core.settings import make_settings
 from frazil.core.stored_objects import StoredObject
 from frazil.log.format.frames import pack_mark
 from frazil.meta.sqlite import SqliteStore
+from frazil.objects.epoch import EpochClaim, begin_epoch
 from frazil.objects.known import ObjectsOfLogs
 from frazil.objects.loading import load_objects, read_head
 from frazil.objects.manifests import Manifests, manifest_key
@@ -24,6 +25,7 @@ from frazil.objects.opening import open_objects
 from frazil.objects.packing import Fence, pack_fence
 from frazil.objects.reading import ObjectReader, name_of
 from frazil.objects.store import ObjectStore
+from frazil.testing import FakeClock
 from parts.uploading import HandUploader
 
 
@@ -168,6 +170,28 @@ def test_a_missing_newest_object_with_a_manifest_is_refused_when_other_manifests
     with pytest.raises(ObjectDamaged, match="manifest") as caught:
         load_objects(uploader.store, log_of(uploader), manifests)
     assert caught.value.fields["path"] == name_of(gone)
+
+
+@pytest.mark.parametrize("proven", [True, False])
+def test_manifests_of_an_older_backup_are_passed_over_if_later_objects_prove_that_theirs_were_stored(
+    uploader: HandUploader, manifests: Manifests, proven: bool
+) -> None:
+    """Retention has removed all objects that they name. Of another store nothing tells that it had them."""
+    put_fence(uploader.store, log_of(uploader), 0, 0)
+    manifests.remove(uploader.objects.all()[3:])
+    gone = drop(uploader, 0, 1, 2)
+    if proven:
+        add_object(uploader, stored=END)
+        found = load_objects(uploader.store, log_of(uploader), manifests)
+        assert ends(found.objects) == ends(uploader.objects.all()[3:])
+        assert found.unrecorded == found.objects
+        known = ObjectsOfLogs(uploader.store, manifests).of(log_of(uploader))
+        begin_epoch(known, "/shop/orders", EpochClaim("b2"), FakeClock())
+        assert ends(tuple(manifests.of(log_of(uploader)))) == ends(found.objects)
+    else:
+        with pytest.raises(ObjectDamaged, match="manifest") as caught:
+            load_objects(uploader.store, log_of(uploader), manifests)
+        assert caught.value.fields["path"] == name_of(gone[-1])
 
 
 def test_a_log_that_was_never_uploaded_has_no_objects_and_is_listed_once(store: ObjectStore) -> None:
