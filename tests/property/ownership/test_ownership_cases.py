@@ -364,3 +364,25 @@ def test_a_caller_that_sees_its_request_go_before_the_new_owner_knows_that_the_t
             assert TOPIC in b.served()
 
     run(tmp_path, story)
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_record_that_cannot_be_read_stops_its_own_topic_alone(tmp_path: Path, moves: bool) -> None:
+    """As one of a newer version, whose owner has died: the leader goes on with all that comes after it."""
+
+    async def story(world: World) -> None:
+        async with cluster(world, "a", "b", "c") as (a, b, c):
+            await a.create(TOPIC, "object")
+            await c.create(OTHER, "object")
+            assert b.ownership is not None
+            world.store().put_all({topic_record_key(TOPIC): b"{}"})
+            if moves:
+                move = keys.MoveRecord("b", "a broker that is gone")
+                world.store().put_all({keys.topic_key(keys.MOVES, TOPIC): move.encode()})
+            await a.kill()
+            await asyncio.sleep(3 * LEASE_MS / 1_000)
+            report = await b.ownership.drain("c", timeout_ms=30_000)
+            assert (report.total, report.moved) == (1, 1)
+            assert OTHER in b.served()
+
+    run(tmp_path, story)

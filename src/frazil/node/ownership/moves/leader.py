@@ -26,6 +26,7 @@ from frazil.core.process.identity import ProcessIdentity
 from frazil.core.settings.cluster import ClusterSettings
 from frazil.meta import cluster_keys as keys
 from frazil.meta.store import MetaStore
+from frazil.meta.topic_records import UnreadableRecord
 from frazil.node.ownership.calls import MetaCalls
 from frazil.node.ownership.moves.plan import next_drained, place, rebalance
 from frazil.node.ownership.records import OwnerChange, OwnershipRecords, by_record
@@ -74,6 +75,7 @@ class Leader:
         self._failed_since_us: dict[TopicName, int] = {}
         self._gone_since_us: dict[str, int] = {}
         self._next_look_s = TICK_S
+        self._left: set[str] = set()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -171,7 +173,9 @@ class Leader:
         while some := list(islice(groups, ASSIGNED_AT_ONCE)):
             made = await asyncio.gather(*(self._records.assign(group) for group in some), return_exceptions=True)
             for outcome in made:
-                if isinstance(outcome, BaseException):
+                if isinstance(outcome, UnreadableRecord):
+                    self._leave(outcome)
+                elif isinstance(outcome, BaseException):
                     raise outcome  # the others are assigned; with the next look, the rest is
 
     def _gone_for_long(self) -> list[str]:
@@ -189,19 +193,31 @@ class Leader:
     async def _move_of_gone_owners(self) -> None:
         """Follow the requests that a gone owner cannot follow, and drop those of deleted topics."""
         for topic, move in self._view.moves().items():
-            known = self._view.topic(topic)
-            if known is None:
-                await self._records.clear(topic)
-            elif self._view.is_gone(known.owner) and known.owner != move.to and move.problem is None:
-                problem = None
-                if self._view.is_gone(move.to):
-                    problem = f"there is no broker {move.to}, or it is gone"
-                elif not (known.fails_over or move.accept_loss):
-                    problem = f"rows of it are only on the disk of the broker {known.owner}, which is gone"
-                if problem is None:
-                    await self._records.assign([OwnerChange(topic, known.owner, known.epoch, move.to)])
-                else:
-                    await self._records.report_problem(topic, replace(move, problem=problem))
+            try:
+                await self._follow_move(topic, move)
+            except UnreadableRecord as error:
+                self._leave(error)
+
+    async def _follow_move(self, topic: TopicName, move: keys.MoveRecord) -> None:
+        known = self._view.topic(topic)
+        if known is None:
+            await self._records.clear(topic)
+        elif self._view.is_gone(known.owner) and known.owner != move.to and move.problem is None:
+            problem = None
+            if self._view.is_gone(move.to):
+                problem = f"there is no broker {move.to}, or it is gone"
+            elif not (known.fails_over or move.accept_loss):
+                problem = f"rows of it are only on the disk of the broker {known.owner}, which is gone"
+            if problem is None:
+                await self._records.assign([OwnerChange(topic, known.owner, known.epoch, move.to)])
+            else:
+                await self._records.report_problem(topic, replace(move, problem=problem))
+
+    def _leave(self, error: UnreadableRecord) -> None:
+        """Leave a topic whose record can't be read: the others do not wait for it. Each reason is logged once."""
+        if error.message not in self._left:
+            self._left.add(error.message)
+            _log.error("a topic of a broker that is gone is left as it is: %s", error)
 
     # --- requested moves
 
