@@ -17,6 +17,8 @@ from frazil.core.errors import InvalidInput, TableRefused, TopicNotFound
 from frazil.core.names import TopicName
 from frazil.core.settings import make_settings
 from frazil.lake.tables import undecoded
+from frazil.node.query.session import SqlSession
+from frazil.node.tiers.logs import FileView
 from frazil.node.verify.proofs import prove
 from frazil.pipeline.telemetry_errors import Replay, TelemetryErrors
 from frazil.telemetry.decode import decoding
@@ -39,6 +41,10 @@ class World:
     def places(self, table: str) -> list[tuple[int, int]]:
         rows = self.mover.catalog.load_table(("acme.default", table)).scan().to_arrow()
         return sorted(zip(rows["_offset"].to_pylist(), rows["_index"].to_pylist(), strict=True))
+
+    def ask(self, query: str) -> list[tuple[Any, ...]]:
+        with SqlSession(self.settings, FileView(self.settings), None, confined=True) as session:
+            return [tuple(row.values()) for batch in session.run(query).batches for row in batch.to_pylist()]
 
     def problems(self) -> list[Any]:
         (proof,) = prove(self.settings, METRICS, lambda _: lambda _: None)
@@ -69,6 +75,27 @@ def test_what_a_later_decoder_accepts_is_in_the_tables_once(world: World) -> Non
     append(world.storage, METRICS, Signal.METRICS, points(3, ["sum"]))
     assert world.mover.tick().failures == 0
     assert world.places("metrics_sum") == [(1, 2), (1, 3), (3, 0), (3, 1)]
+    assert world.problems() == []
+
+
+def test_queries_see_what_a_replay_added_to_tables_that_were_behind_or_not_there(world: World) -> None:
+    """A table of points that gets no rows of a range is not committed: its token stays, and a replay moves none."""
+    query = "select _offset, _index from acme.default.{} order by all"
+    append(world.storage, METRICS, Signal.METRICS, points(3, ["histogram"]))
+    with pytest.MonkeyPatch.context() as earlier:
+        earlier.setattr(decoding, "REQUEST_REPEATED_BYTES_MAX", 250)
+        earlier.setattr(decoding, "PART_REPEATED_BYTES_MAX", 250)
+        append(world.storage, METRICS, Signal.METRICS, points(4))
+        assert world.mover.tick().undecoded == {METRICS: 1}
+    world.replay()
+    for number in range(2):
+        gauges = [(0, 0), (0, 1), (1, 0), (1, 1), (4, 0), (4, 1), *[(5, 0), (5, 1)] * number]
+        sums = [(1, 2), (1, 3), (4, 2), (4, 3), *[(5, 2), (5, 3)] * number]
+        for _ in ("in the log", "in the tables"):
+            assert world.ask(query.format("metrics_gauge")) == gauges
+            assert world.ask(query.format("metrics_sum")) == sums
+            assert world.mover.tick().failures == 0
+        append(world.storage, METRICS, Signal.METRICS, points(5))
     assert world.problems() == []
 
 

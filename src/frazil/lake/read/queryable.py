@@ -76,12 +76,12 @@ def queryable(
     former: Mapping[str, Sequence[str]] | None = None,
     log_starts: Mapping[str, int] | None = None,
     *,
-    of_requests: bool = False,
+    requests_end: int | None = None,
 ) -> Queryable | None:
     """Return the valid rows of the table, now or at a snapshot; None if there is no table.
 
     `live` are the available logs by partition, `only` the one requested partition, `former` the logs that a log has
-    replaced, `log_starts` the first offset of each log. `of_requests`: the logs hold requests of telemetry.
+    replaced, `log_starts` the first offset of each log. `requests_end` is for logs of requests, see `held_rows`.
     """
     try:
         table = catalog.load_table(name.identifier)
@@ -92,7 +92,7 @@ def queryable(
         ours = named(table)
         held = HeldRows(None)
         if snapshot_id is None:
-            held = held_rows(ours, live, only, log_starts, of_requests=of_requests)
+            held = held_rows(ours, live, only, log_starts, requests_end=requests_end)
         return _found(table, table.scan(snapshot_id=snapshot_id), held)
     except (NoSuchTableError, NoSuchNamespaceError):
         return None

@@ -18,7 +18,7 @@ from frazil.core.offsets import OffsetRange
 from frazil.core.rows import OFFSET
 from frazil.lake.read.offset_files import bounds
 from frazil.lake.tables.schema import PARTITION
-from frazil.lake.tables.token import INDEX_COLUMN, end_before_log, gaps, is_transformed, logs, read_token
+from frazil.lake.tables.token import INDEX_COLUMN, end_before_log, gaps, is_transformed, logs, read_token, row_count
 
 PartitionRange = tuple[int, OffsetRange]
 
@@ -66,17 +66,18 @@ def held_rows(
     only: int | None = None,
     log_starts: Mapping[str, int] | None = None,
     *,
-    of_requests: bool = False,
+    requests_end: int | None = None,
 ) -> HeldRows:
     """`live` are the available logs by partition, `log_starts` their first offsets; `only` selects one partition.
 
-    `of_requests`: these are logs of requests, and the table may have their rows. Their tokens count as any.
+    With `requests_end` these are logs of requests, and the table may have their rows: all up to its token, and up to
+    this end of the topic's own table. A replay may have added rows between the two, or to a table without a token.
 
     A log that is not available is read from the table alone. For a partition with an available log, only that log
     counts: rows of an earlier log are not rows of this topic.
     """
     several = INDEX_COLUMN in table.schema().column_names
-    if is_transformed(table) and not (of_requests and several):
+    if is_transformed(table) and (requests_end is None or not several):
         return HeldRows(None, transformed=True, several_per_offset=several)
     known = logs(table)
     if not known and not live:
@@ -84,10 +85,13 @@ def held_rows(
     _check_columns(table)
     ranges: dict[int, list[OffsetRange]] = {}
     by_log: dict[str, int] = {}
-    for partition in sorted(set(known.values())):
+    for partition in sorted({*known.values(), *(live if requests_end else ())}):
         if only is not None and partition != only:
             continue
         held = [log_id for log_id, its in known.items() if its == partition]
+        if requests_end and not held and row_count(table, live[partition]) is not None:
+            ranges[partition] = [OffsetRange(0, requests_end)]
+            continue
         if partition in live and live[partition] not in held:
             continue
         if len(held) > 1:
@@ -96,7 +100,8 @@ def held_rows(
         if token is not None and token.end:
             end = end_before_log(table, held[0], token.end, (log_starts or {}).get(held[0], token.end))
             if end:
-                ranges[partition] = without(OffsetRange(0, end), gaps(table, held[0]))
+                reach = end if end < token.end else max(end, requests_end or 0)
+                ranges[partition] = without(OffsetRange(0, reach), gaps(table, held[0]))
                 by_log[held[0]] = end
     return HeldRows(ranges, by_log, several_per_offset=several)
 

@@ -257,7 +257,7 @@ class SqlSession:
         source = None if own is None or not self._may_read(own) else self._requests_of(name, own)
         if source is not None:
             again = functools.partial(self._logs_of, source.own, 0)
-            infos, table = self._with_table(name, {0: source.info}, None, again, of_requests=True)
+            infos, table = self._with_table(name, {0: source.info}, None, again, requests_end=source.committed.end)
             return [source.rows(info, name, table) for info in infos], table
         logs = self._logs_of(name, only) if self._as_of.is_now else {}
         infos, table = self._with_table(name, logs, only, lambda: self._logs_of(name, only))
@@ -283,7 +283,7 @@ class SqlSession:
         only: int | None,
         again: Callable[[], dict[int, LogInfo]],
         *,
-        of_requests: bool = False,
+        requests_end: int | None = None,
     ) -> tuple[Sequence[LogInfo], Queryable | None]:
         """Return the logs whose rows count beside those of the table. `again` asks for the logs again."""
         table = None
@@ -292,7 +292,7 @@ class SqlSession:
             former = {info.log_id: [one.log_id for one in info.former] for info in logs.values()}
             starts = {info.log_id: info.held_from for info in logs.values()}
             at = (self._as_of.snapshot_id, self._as_of.at)
-            table = queryable(self._catalog, name, live, *at, only, former, starts, of_requests=of_requests)
+            table = queryable(self._catalog, name, live, *at, only, former, starts, requests_end=requests_end)
         if table is None:
             return list(logs.values()), None
         if table.held.transformed:
