@@ -126,11 +126,13 @@ def test_what_cannot_be_asked_at_once_is_removed_later(world: World, monkeypatch
     assert world.left() == []
 
 
-def test_others_are_moved_while_the_tenants_cannot_be_asked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_are_moved_while_the_tenants_cannot_be_asked(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     for topic in (TRACES, "/bank.default/traces"):
         append(world.storage, topic, Signal.TRACES, spans(0))
     away = MetadataUnavailable("etcd", "it is away")
-    asked: list[FrazilError] = [away]
+    asked: list[FrazilError] = [away] * 3
     has_tenant = TopicsOfSettings.has_tenant
 
     def once(self: TopicsOfSettings, namespace: str) -> bool:
@@ -141,7 +143,10 @@ def test_others_are_moved_while_the_tenants_cannot_be_asked(world: World, monkey
     monkeypatch.setattr(TopicsOfSettings, "has_tenant", once)
     mover = world.mover(source=SlowToPlan(world.storage, lambda: world.delete(TRACES)))
     assert mover.tick().rows == 3
+    for _ in range(2):
+        mover.tick()
     assert any("acme.default" in one for one in world.left())
+    assert len([one for one in caplog.messages if "is looked at later" in one]) == 1
     mover.tick()
     assert [one for one in world.left() if "acme" in one] == []
 

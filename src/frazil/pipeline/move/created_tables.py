@@ -31,6 +31,8 @@ class CreatedTables:
         self._has_tenant = has_tenant
         self._unchecked: dict[TableName, TopicName] = {}
         """Of tables that were created, and maybe are to be removed: the topic of each."""
+        self._logged: dict[TableName, str] = {}
+        """Why they could not be removed; each reason is logged once."""
 
     def check(self, topics: Iterable[MovedTopic]) -> set[TopicName]:
         """Check what was created for one of these topics, and return those that are no longer listed.
@@ -60,6 +62,9 @@ class CreatedTables:
             if not self._has_tenant(topic.namespace):
                 self._tables.remove_empty(table)
         except FrazilError as error:
-            _log.warning("%s was created for %s, which is gone, and is looked at later: %s", table, topic, error)
+            if self._logged.get(table) != error.message:
+                self._logged[table] = error.message
+                _log.warning("%s was created for %s, which is gone, and is looked at later: %s", table, topic, error)
             return False
+        self._logged.pop(table, None)
         return True
