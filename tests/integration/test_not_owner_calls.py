@@ -25,6 +25,7 @@ ANYWHERE = {
     "danube_schema.SchemaRegistry/UpdateTopicValidationPolicy": "in the metadata store",
     "danube_schema.SchemaRegistry/GetTopicSchemaConfig": "in the metadata store",
     "danube_admin.TopicAdmin/UnloadTopic": "any broker can ask for a move",
+    "arrow.flight.protocol.FlightService/DoAction topic_logs": "it says who owns the logs",
 }
 ROUTES_ANYWHERE = {"/owner": "GET", "/move": "POST", "/partitions": "GET", "/schema": "any"}
 BY_ID = ("SendMessage", "ReceiveMessages")

@@ -45,7 +45,7 @@ def test_a_query_whose_caller_leaves_while_it_starts_is_ended() -> None:
 
     async def work() -> None:
         answers = SqlAnswers(node, None, 60)  # type: ignore[arg-type]
-        call = asyncio.create_task(answers._started(LOCAL, _Question(query="select 1")))
+        call = asyncio.create_task(answers._started(LOCAL, _Question(query="select 1"), None))
         assert await asyncio.to_thread(node.begun.wait, SECONDS)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):

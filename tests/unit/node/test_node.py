@@ -160,7 +160,7 @@ def test_a_query_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
         try:
             reader = query.opened()
             assert reader is not None
-            told = {"sql": "SELECT 1", "rules": None}
+            told = {"sql": "SELECT 1", "rules": None, "forwarded": None}
             assert reader.read_all().to_pylist() == [{"told": told, "words": "--snapshot 7 -- -"}]
         finally:
             query.kill()
