@@ -95,6 +95,7 @@ def maintenance_of_nobody(folder: Path) -> bool:
     return not any("maintain" in line and str(folder / "data") in line for line in lines)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_killed_maintenance_harms_no_row(tmp_path: Path) -> None:
     """By hand: rows are moved before it, while it runs and after it; the next one does what it left undone."""

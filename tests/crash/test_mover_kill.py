@@ -104,6 +104,7 @@ def run_rounds_of_a_statement(folder: Path, spark_address: str, rounds: int) -> 
     assert found == [(offset, payload(EVEN, offset)) for offset in range(0, end, 2)]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_the_result_of_a_statement_is_there_once_when_the_mover_is_killed(tmp_path: Path, spark_address: str) -> None:
     run_rounds_of_a_statement(tmp_path, spark_address, rounds=1)
@@ -121,6 +122,7 @@ def test_no_row_is_lost_or_doubled_when_the_mover_is_killed(tmp_path: Path) -> N
     run_rounds(tmp_path, "mover", 4, "here")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_no_row_is_lost_or_doubled_when_the_jvm_is_killed(tmp_path: Path) -> None:
     run_rounds(tmp_path, "jvm", rounds=1)

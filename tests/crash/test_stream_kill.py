@@ -139,6 +139,7 @@ def committed(log: Path) -> Iterator[str]:
             yield from (line for line in path.read_text(encoding="utf-8").splitlines() if '"path":"' in line)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_killed_stream_has_every_offset_once(tmp_path: Path, session: SparkSession) -> None:
     kill_rounds(tmp_path, session, 1, seed=1)

@@ -164,7 +164,8 @@ def test_tables_of_telemetry_stay_proven_sorted_and_partitioned_by_day(
         assert proved.tables == {"traces": 11 * 2 * 20, "traces__errors": 11}
 
 
-@pytest.mark.parametrize("lake", ["sqlite", pytest.param("postgres", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("lake", ["sqlite", "postgres"])
 def test_mover_and_maintenance_at_once_lose_and_double_nothing(
     lake: str, spark: SparkSession, lake_settings: Callable[[str], Settings]
 ) -> None:

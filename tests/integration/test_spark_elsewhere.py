@@ -53,6 +53,7 @@ def reads(http: str) -> float:
     return sum(float(line.split()[1]) for line in lines if line.startswith("frazil_log_reads_total"))
 
 
+@pytest.mark.long
 def test_a_mover_that_owns_the_folder_opens_a_door_for_executors(
     spark_hosts: SparkCluster, one_executor: None, tmp_path: Path
 ) -> None:
@@ -85,6 +86,7 @@ def test_a_mover_with_no_data_folder_moves_an_owners_rows_by_spark_connect_and_s
     assert SECRET not in (parts_folder / "connect" / "server.log").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_results_of_statements_come_over_spark_connect(connect: str, tmp_path: Path) -> None:
     """In a process of its own: one process has either kind of session, not both."""
     child = Path(__file__).with_name("connect_child.py")

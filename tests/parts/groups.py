@@ -17,7 +17,6 @@ GROUPS = (
 """By the fixtures that tests ask for, directly or not, the most expensive first; `session` is a JVM of the worker."""
 LONGEST = (
     "test_pipeline_cli",
-    "test_maintenance_kill",
     "test_broker_etcd_restored",
     "test_cli_served",
     "test_client_cluster",
@@ -26,6 +25,13 @@ LONGEST = (
     "test_upload_kill",
     "test_cluster_failover",
     "test_cluster_rounds",
+    "test_telemetry_asked",
+    "test_cluster_doors",
+    "test_failing_store",
+    "test_ownership",
+    "test_telemetry_cluster",
+    "test_meta_etcd",
+    "test_wrong_answers",
 )
 """Modules that would keep one worker busy after the others have ended."""
 
