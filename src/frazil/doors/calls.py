@@ -381,14 +381,20 @@ async def _interrupted(context: Context, rules: _Call, cancelled: asyncio.Cancel
 
 
 async def _abort(context: Context, status: grpc.StatusCode, message: str, trailers: tuple[Any, ...] = ()) -> NoReturn:
+    """End a call. One that has ended meanwhile, as gRPC itself refused its message, causes no log line."""
     asked = current()
     abort = context.abort(status, message, trailers if asked is None else (*trailers, (HEADER, asked.id)))
-    if has_lost_rights():
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(ABORT_SECONDS_MAX):
-                await abort
-    else:
-        await abort
+    try:
+        if has_lost_rights():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ABORT_SECONDS_MAX):
+                    await abort
+        else:
+            await abort
+    except grpc.aio.AbortError:
+        raise
+    except grpc.aio.BaseError:
+        raise asyncio.CancelledError from None
     raise asyncio.CancelledError  # abort never returns
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -215,6 +216,28 @@ def test_a_request_that_is_none_is_an_invalid_argument(streams: Streams) -> None
         assert details == "the request is not a valid BrokerRequest"
 
     asyncio.run(asyncio.wait_for(work(), 30))
+
+
+@pytest.mark.parametrize("ends", [grpc.aio.InternalError, grpc.aio.AbortError])
+def test_a_call_that_has_ended_before_its_status_was_sent_leaves_no_line_in_the_log(ends: Any) -> None:
+    """gRPC refuses a message that is too large by itself, and logs what a handler raises but its own `AbortError`."""
+
+    class Ended:
+        def invocation_metadata(self) -> tuple[()]:
+            return ()
+
+        async def abort(self, *_: Any) -> None:
+            raise ends("it has ended")
+
+    async def answer(_: Any) -> Any:
+        raise TopicNotFound("/shop/orders")
+
+    method = Method("ListBrokers", pb.Empty, answer, IDENTIFIED, pb.BrokerListResponse)
+    table = service("danube_admin.BrokerAdmin", [method], Rules(OpenGate()))
+    found = table.service(SimpleNamespace(method=METHOD, invocation_metadata=()))
+    raised = grpc.aio.AbortError if ends is grpc.aio.AbortError else asyncio.CancelledError
+    with pytest.raises(raised):
+        asyncio.run(found.unary_unary(pb.Empty(), Ended()))
 
 
 @pytest.mark.parametrize("streams", [Streams.NONE, Streams.ANSWERS])
