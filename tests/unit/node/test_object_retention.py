@@ -5,14 +5,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 from uploaded_folder import TOPIC, aged, filled, names_in, numbers_in, parts_of, settings_of
 
 import frazil
 from frazil.core.errors import MetadataUnavailable, ObjectDamaged, ObjectStoreUnavailable
+from frazil.core.offsets import OffsetRange
 from frazil.core.settings import RetentionSettings, Settings
 from frazil.core.stored_objects import StoredObject
+from frazil.log.retention.dropped import dropped_ranges
 from frazil.log.retention.guards import GuardFailed
 from frazil.objects.remote import ObstoreObjects
 
@@ -112,6 +116,29 @@ class TestRetentionOfObjects:
             storage.set_retention(topic.name, RetentionSettings(until_acked=True))
             assert topic.log.first_offset > 0
             assert parts.retention.enforce(topic.log) == 0
+
+    def test_a_crash_right_after_a_removal_was_noted_leaves_no_row_unaccounted(self, settings: Settings) -> None:
+        """Its objects count no more from then on."""
+        with frazil.open(aged(settings, bytes=400_000)) as storage:
+            topic, parts = filled(storage), parts_of(storage)
+            parts.uploader.finish(topic.log)
+            storage.maintain()
+            manifests = parts.objects.manifests
+            assert manifests is not None
+            note = manifests.note_removed
+
+            def killed(*given: Any) -> None:
+                assert note(*given)
+                raise KeyboardInterrupt
+
+            with mock.patch.object(manifests, "note_removed", killed), pytest.raises(KeyboardInterrupt):
+                parts.retention.enforce(topic.log)
+        with frazil.open(settings) as storage:
+            topic = storage.topic(TOPIC)
+            first = parts_of(storage).objects.of(topic.log.log_id).load().start
+            assert first > 0
+            assert dropped_ranges(topic.log.removal.dropped) == (OffsetRange(0, first),)
+            assert numbers_in(topic) == list(range(first, 1_000))
 
     def test_what_a_crash_left_of_a_removal_is_removed_by_the_next(self, settings: Settings) -> None:
         with frazil.open(aged(settings, bytes=400_000)) as storage:

@@ -139,12 +139,13 @@ class ObjectRetention:
     def _note(
         self, log: TopicLog, going: Sequence[StoredObject], dropped: DroppedRange | None, owned: KeyAt | None
     ) -> None:
-        """Store durably what is removed now, and which rows are lost by it."""
+        """Store durably which rows are lost by what is removed now, then what is removed: it counts no more from then
+        on, so a crash must not leave the folder without the rows."""
+        if dropped is not None:
+            log.record_dropped(dropped)
         manifests = self._objects.manifests
         if manifests is not None and not manifests.note_removed(log.log_id, going[-1].end, dropped, owned):
             raise TryLater(f"the record of {log.name} was changed meanwhile; its objects are looked at again")
-        if dropped is not None:
-            log.record_dropped(dropped)
 
     def _finish(self, log: TopicLog, known: LogObjects) -> int:
         """Finish the removal that an earlier call began, before any later object goes, so that no hole appears between
