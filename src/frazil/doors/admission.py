@@ -32,7 +32,7 @@ from frazil.node.access.gate import AUTHORIZATION, Credentials, Gate, only_heade
 from frazil.node.request_ids import current
 
 LOOK_SECONDS = 0.5
-"""How often the rights of an open stream are checked, whatever it does."""
+"""How often the rights of an open stream are checked, also of an idle one."""
 CUT_SECONDS = 0.5
 """A stream whose rights are gone has this long to end by itself. Then its task is cancelled: a write to a client that
 has stopped reading would wait for ever."""

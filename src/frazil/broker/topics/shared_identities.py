@@ -82,7 +82,7 @@ class SharedIdentities(TopicIdentities):
         return KeyAt(topic_record_key(name), ABSENT if entry is None else entry.revision)
 
     def removed(self, name: TopicName, owned: OwnedLog | None = None) -> None:
-        """Its deletion is noted before, so that what is left of it after a crash is removed too."""
+        """Its deletion is noted before, so that the next start finishes it after a crash."""
         found = self._owned_in(self._meta.get(topic_record_key(name)), name)
         if owned is not None and found != owned:
             raise TopicMoved(name)

@@ -19,7 +19,7 @@ _STEP_BYTES = 1024 * 1024
 MEMBERS_MAX = 1_024
 """Of a body of gzip. Senders write one, or one for each 64 KiB; each takes time, even an empty one."""
 _WINDOW_BYTES = 64 * 1024
-"""What a member is given at once: the library copies what is left of it."""
+"""How many bytes a member is given at once: the library copies those that it has not used."""
 _GZIP_BITS = 31
 _GzipError: Any = isal_zlib.error
 _SETTING = "telemetry.otlp.request_bytes_max"

@@ -173,7 +173,7 @@ class AccessDirectory:
     def put_beside(self, key: str, value: bytes, needed: str, missing: FrazilError) -> None:
         """Store a record that needs another one, in one step with it; raises `missing` if there is none.
 
-        The other one gets a new revision: whoever is deleting it must look again for records that need it.
+        The other one gets a new revision, so that a concurrent deletion of it looks again for records that need it.
         """
         for _ in range(TRIES_MAX):
             entry = self._store.get(needed)

@@ -149,7 +149,7 @@ class ObjectRetention:
 
     def _finish(self, log: TopicLog, known: LogObjects) -> int:
         """Finish the removal that an earlier call began, before any later object goes, so that no hole appears between
-        objects. Objects that were loaded again since include what is left of it."""
+        objects. Objects that were loaded again since then include those that it has not removed yet."""
         removal = self._going.get(log.log_id)
         if removal is None or removal.known is not known:
             return 0

@@ -1,8 +1,8 @@
 """Tables that the mover has created: removed again if the tenant that they were created for was deleted meanwhile.
 
 The deletion of a tenant deletes its topics, then its tables, and proves that nothing is left. A mover that listed the
-topics before may create a table after that proof. So whoever creates a table asks for the topic again, after it: either
-the deletion has seen the table, or the mover sees that the topic is gone.
+topics before may create a table after that proof. So the mover asks for the topic again after it has created a table:
+either the deletion has seen the table, or the mover sees that the topic is gone.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Derived(Protocol):
     def written(self, table: TableName) -> tuple[str, ...]:
         """Return the columns that the rows of a table have, each with what is in it if that may change.
 
-        The table records them. None are recorded for a table whose columns never change.
+        The table records them, unless its columns never change.
         """
         ...
 

@@ -80,8 +80,8 @@ class MoveRequests:
 
         await self._until(is_done, DRAIN_MS_MAX if timeout_ms is None else timeout_ms)
         left = self._left(topics, broker_id)
-        told = {str(topic): problem for topic, problem in sorted(failed.items()) if topic in left}
-        return DrainReport(broker_id, len(topics), len(topics) - len(left), told)
+        reasons = {str(topic): problem for topic, problem in sorted(failed.items()) if topic in left}
+        return DrainReport(broker_id, len(topics), len(topics) - len(left), reasons)
 
     async def activate(self, broker_id: str) -> None:
         """See `Ownership.activate`."""
