@@ -78,6 +78,7 @@ async def test_a_topic_moves_to_the_other_broker_and_back_with_its_users(tmp_pat
         found = a.broker.subscription(TOPIC, "s")
         found.ack(1)
         found.ack(3)
+        await b.hears_of(TOPIC)
         with pytest.raises(NotOwner) as refused:
             await b.publish(TOPIC, "wrong place")
         assert refused.value.fields["addresses"] == {"flight": "grpc://a.example:6660"}

@@ -90,6 +90,15 @@ class ClusterNode:
             await asyncio.sleep(0.02)
         raise AssertionError(f"{self.id} never saw {brokers}")
 
+    async def hears_of(self, topic: str) -> None:
+        """Wait until it has seen who owns the topic."""
+        name = TopicName.parse(topic)
+        for _ in range(WAIT_S * 50):
+            if self.ownership.owner_of(name) is not None:
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"{self.id} never heard of {topic}")
+
     async def owns(self, topic: str) -> None:
         """Wait until it serves the topic."""
         name = TopicName.parse(topic)

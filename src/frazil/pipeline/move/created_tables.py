@@ -25,16 +25,15 @@ _log = logging.getLogger("frazil.pipeline")
 
 
 class CreatedTables:
-    def __init__(self, tables: TableStore, source: LogSource, has_tenant: HasTenant) -> None:
+    def __init__(self, tables: TableStore, has_tenant: HasTenant) -> None:
         self._tables = tables
-        self._source = source
         self._has_tenant = has_tenant
         self._unchecked: dict[TableName, TopicName] = {}
         """Of tables that were created, and maybe are to be removed: the topic of each."""
         self._logged: dict[TableName, str] = {}
         """Why they could not be removed; each reason is logged once."""
 
-    def check(self, topics: Iterable[MovedTopic]) -> set[TopicName]:
+    def check(self, topics: Iterable[MovedTopic], source: LogSource) -> set[TopicName]:
         """Check what was created for one of these topics, and return those that are no longer listed.
 
         What cannot be asked or removed now is left to the next call. A topic that another broker owns by now has its
@@ -49,7 +48,7 @@ class CreatedTables:
             self._unchecked |= {table: owners[table] for table in created if table in owners}
         if not self._unchecked:
             return set()
-        there = {info.topic for info in self._source.logs()}
+        there = {info.topic for info in source.logs()}
         gone = set(self._unchecked.values()) - there
         for table, name in list(self._unchecked.items()):
             if name in there or self._is_settled(table, name):

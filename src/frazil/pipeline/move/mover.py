@@ -84,7 +84,7 @@ class Mover:
         self._wait = wait
         rules = TopicsOfSettings(settings, clock)
         self._topic_of = topic_of or rules.of
-        self._created_tables = CreatedTables(tables, source, has_tenant or rules.has_tenant)
+        self._created_tables = CreatedTables(tables, has_tenant or rules.has_tenant)
         self._ages = RowAges(clock, append_time_reader(settings, lambda: (source.address, source.credentials)))
         self._failed: dict[str, _Failed] = {}
         self._columns: dict[tuple[Statement, bytes], pa.Schema] = {}
@@ -104,7 +104,7 @@ class Mover:
         waiting = [
             one for topic in topics.values() if (one := self._waiting(topic, report, all_of_it=all_of_it)) is not None
         ]
-        gone = self._created_tables.check(topics.values())
+        gone = self._created_tables.check(topics.values(), self._source)
         waiting = [one for one in waiting if topics[one.log_id].info.topic not in gone]
         plain = [one for one in waiting if topics[one.log_id].statement is None]
         tasks = plan(plain, self._clock.now_us(), tasks_max, all_of_it=all_of_it)
@@ -296,7 +296,7 @@ class Mover:
                 self._ends[log_id] |= {table: TableEnd(end, end) for table, end in made.items()}
             except Exception as error:  # noqa: BLE001 - an error of one table does not stop the others
                 self._fail(topic, report, self._tables.problem(topic.table, error))
-        gone = self._created_tables.check(topics.values())
+        gone = self._created_tables.check(topics.values(), self._source)
         again = {log_id: files for log_id, files in again.items() if topics[log_id].info.topic not in gone}
         wanted = [
             [_with_targets(one, again[one.source.log_id]) for one in task if one.source.log_id in again]
