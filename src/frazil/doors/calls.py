@@ -370,7 +370,7 @@ async def _interrupted(context: Context, rules: _Call, cancelled: asyncio.Cancel
     """End a call in which a `CancelledError` was raised.
 
     If nobody has cancelled its task, neither its client nor the server's end, then something was cancelled for which it
-    waited, such as the work of a topic that moved. gRPC would tell the client CANCELLED, as if it had given up itself.
+    waited, such as the work of a topic that moved. gRPC would send no status, and the client would wait for it.
     """
     task = asyncio.current_task()
     if isinstance(cancelled, _Abandoned) or (task is not None and task.cancelling()):
